@@ -16,10 +16,10 @@ import msgspec
 import yaml
 
 from posexport.catalogue.stored import catalogue
-from posexport.export.messages import REFUSALS
-from posexport.tools.audit.registry import GROUPS, REPAIRS, RULES
-from posexport.tools.bench.records import Document, Figure
-from posexport.tools.explain.records import SHARES, Explanation
+from posexport.conversion.export.messages import REFUSALS
+from posexport.inspect.audit.registry import GROUPS, REPAIRS, RULES
+from posexport.inspect.bench.records import Document, Figure
+from posexport.inspect.explain.records import SHARES, Explanation
 
 sys.path.append(str(Path(__file__).parent.parent))
 from ci.lab.audit.table import table as audited
@@ -29,7 +29,7 @@ from ci.lab.deployed.table import table as converting
 from ci.lab.providers.table import table as provider
 from ci.lab.scoreboard import table as scoreboard
 from ci.lab.trained.table import table as real_weights
-from tests.tools.audit.corpus import CASES
+from tests.inspect.audit.corpus import CASES
 
 RESULTS = Path(__file__).parent / "results"
 #: charts, which pages of docs/ show

@@ -12,7 +12,7 @@ from pathlib import Path
 import docs_tables
 import layers
 
-from posexport.passes.pipeline import PASSES
+from posexport.graph.passes.pipeline import PASSES
 
 ROOT = Path(__file__).parent.parent
 

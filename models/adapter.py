@@ -11,6 +11,9 @@ import msgspec
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.options.check import Count, Size
+from posexport.base.sizes import samples
+from posexport.base.spec import FRAMES, SEQUENCE, LengthContract, OutputSpec, ProofPlan
 from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -21,9 +24,6 @@ from posexport.nn.attention import additive
 from posexport.nn.config import Config
 from posexport.nn.feed_forward import FeedForward
 from posexport.nn.heads import Head
-from posexport.options.check import Count, Size
-from posexport.sizes import samples
-from posexport.spec import FRAMES, SEQUENCE, LengthContract, OutputSpec, ProofPlan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,19 +12,19 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import HeadedModel
+from posexport.base.options.check import Count, Size
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.conformer import CausalConvolution, CentredConvolution, ConformerLayer, conformer_layer
+from posexport.models.definition import HeadedModel
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.attention import additive
 from posexport.nn.config import Config
 from posexport.nn.feed_forward import activation
 from posexport.nn.heads import Head
-from posexport.options.check import Count, Size
-from posexport.spec import BATCH, SEQUENCE, InputSpec
-from posexport.targets.dtypes import MODEL_DTYPE
 
 CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {
     "causal": CausalConvolution,

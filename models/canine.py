@@ -25,10 +25,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import HeadedModel, limits_of, text_inputs
+from posexport.base.options.check import Size
+from posexport.base.spec import InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
+from posexport.models.definition import HeadedModel, limits_of, text_inputs
 from posexport.models.layer import EncoderLayer, Layer, LayerConfig
 from posexport.nn.attention import additive
 from posexport.nn.blocks import inside, join, smaller, starts, take
@@ -36,8 +38,6 @@ from posexport.nn.config import Config
 from posexport.nn.feed_forward import activation
 from posexport.nn.heads import Head
 from posexport.nn.projections import Projections, merge_heads, split_heads
-from posexport.options.check import Size
-from posexport.spec import InputSpec, LengthContract
 
 #: of the hashes: code point plus one, times the prime, modulo the number of buckets (released code)
 PRIMES = (31, 43, 59, 61, 73, 97, 103, 113, 137, 149, 157, 173, 181, 193, 211, 223)

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output, token_input
-from posexport.definition.definition import limits_of, reads_numbers, together
+from posexport.base.options.check import Positive
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec
 from posexport.encodings.encoding import Encoding
+from posexport.models.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output, token_input
 from posexport.models.decoder_layer import DecoderLayer, DecoderLayerConfig
+from posexport.models.definition import limits_of, reads_numbers, together
 from posexport.models.embeddings import EmbeddingConfig
 from posexport.models.layer import TransformerConfig
 from posexport.nn.attention import additive
@@ -22,8 +24,6 @@ from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.nn.config import Config, named
 from posexport.nn.feed_forward import activation
 from posexport.nn.norms import normalisation
-from posexport.options.check import Positive
-from posexport.spec import BATCH, SEQUENCE, InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from posexport.base.options.check import Positive
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.layer import AttentionConfig, LayerConfig, Sublayers
@@ -19,7 +20,6 @@ from posexport.nn.caching import KeysAndValues, Reach
 from posexport.nn.config import named
 from posexport.nn.norms import LayerNormOfHeads, NormConfig, ResidualConfig, normalisation
 from posexport.nn.projections import ClippedLinear, EncodedAttention, Projections, split_heads
-from posexport.options.check import Positive
 
 
 @dataclass(frozen=True, kw_only=True)

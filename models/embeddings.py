@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from posexport.base.options.check import Positive, Size
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn.config import Config, named
 from posexport.nn.norms import NormConfig, normalisation
 from posexport.nn.position_ids import PositionIds
-from posexport.options.check import Positive, Size
 
 
 @dataclass(frozen=True, kw_only=True)

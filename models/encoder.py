@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 import msgspec
 from torch import Tensor, nn
 
-from posexport.definition.definition import HeadedModel, limits_of, text_inputs, together
+from posexport.base.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
+from posexport.models.definition import HeadedModel, limits_of, text_inputs, together
 from posexport.models.embeddings import Embeddings, TypedEmbeddingConfig
 from posexport.models.layer import EncoderLayer, Memory, TransformerConfig
 from posexport.nn.attention import additive
@@ -23,8 +25,6 @@ from posexport.nn.feed_forward import TokenConvolution
 from posexport.nn.heads import Head
 from posexport.nn.norms import normalisation
 from posexport.nn.position_ids import PositionIds, SequentialPositionIds
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
-from posexport.targets.dtypes import MODEL_DTYPE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,14 @@ named as optimum names them.
 import msgspec
 from torch import Tensor, nn
 
-from posexport.definition.cached_decoder import flat
-from posexport.definition.definition import Definition, Part, limits_of, together
+from posexport.base.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.encodings.encoding import Encoding
+from posexport.models.cached_decoder import flat
 from posexport.models.decoder import Decoder
+from posexport.models.definition import Definition, Part, limits_of, together
 from posexport.models.encoder import Encoder
 from posexport.models.encoder_decoder_parts import Wiring, decode
 from posexport.models.sides import Half, Side, encoded, side_of
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 
 class EncoderDecoderModel(Definition):

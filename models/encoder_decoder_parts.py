@@ -14,15 +14,15 @@ from typing import Literal
 import msgspec
 from torch import Tensor, nn
 
-from posexport.definition.cached_decoder import CacheTensors, answer_output, flat, mask_input, pairs, token_input
-from posexport.definition.definition import Part
+from posexport.base.spec import BATCH, ENCODER_PAST, ENCODER_STATES, STATES_MASK, InputSpec, OutputSpec, PartSpec
+from posexport.base.targets.dtypes import MODEL_DTYPE
+from posexport.graph.ops.cache import after_held, not_held
+from posexport.models.cached_decoder import CacheTensors, answer_output, flat, mask_input, pairs, token_input
 from posexport.models.decoder import Crossed
+from posexport.models.definition import Part
 from posexport.models.encoder import Encoder
 from posexport.models.sides import Half, Side, encoded, side_of
 from posexport.nn.attention import additive
-from posexport.ops.cache import after_held, not_held
-from posexport.spec import BATCH, ENCODER_PAST, ENCODER_STATES, STATES_MASK, InputSpec, OutputSpec, PartSpec
-from posexport.targets.dtypes import MODEL_DTYPE
 
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
 

@@ -14,12 +14,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition
+from posexport.base.spec import BATCH, LABELS, Axis, InputSpec, OutputSpec, ProofPlan
+from posexport.models.definition import Definition
 from posexport.models.gliner import LABEL_INDICES, TokenScores
 from posexport.models.over_encoder import OverEncoder
 from posexport.nn.feed_forward import activation
 from posexport.nn.rows import tokens_at
-from posexport.spec import BATCH, LABELS, Axis, InputSpec, OutputSpec, ProofPlan
 
 TEXT_INDICES = "text_indices"
 #: labels to prove at

@@ -14,11 +14,11 @@ Shape letters: B batch, T tokens, W words, K widths of a span, N labels, C chann
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition
+from posexport.base.spec import BATCH, LABELS, WORDS, Axis, InputSpec, OutputSpec, ProofPlan
+from posexport.models.definition import Definition
 from posexport.models.over_encoder import OverEncoder
 from posexport.nn.lstm import PackedLSTM
 from posexport.nn.rows import tokens_at
-from posexport.spec import BATCH, LABELS, WORDS, Axis, InputSpec, OutputSpec, ProofPlan
 
 WORD_INDICES, LABEL_INDICES = "word_indices", "label_indices"
 #: (number of words, number of labels) of the proof

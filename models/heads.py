@@ -15,14 +15,14 @@ import msgspec
 import torch
 from torch import Tensor
 
-from posexport.definition.definition import Definition, limits_of, text_inputs, together
+from posexport.base.spec import InputSpec, LengthContract, OutputSpec
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Crossed, Decoder
+from posexport.models.definition import Definition, limits_of, text_inputs, together
 from posexport.models.encoder import Encoder
 from posexport.models.sides import side_of
 from posexport.nn.attention import additive
 from posexport.nn.heads import Head
-from posexport.spec import InputSpec, LengthContract, OutputSpec
 
 
 class HeadedDecoder(Definition):

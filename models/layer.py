@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -20,7 +21,6 @@ from posexport.nn.config import Config, named
 from posexport.nn.feed_forward import FeedForward, FeedForwardConfig
 from posexport.nn.norms import NormConfig, Residual, ResidualConfig
 from posexport.nn.projections import EncodedAttention
-from posexport.options.check import Size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import HeadedModel, limits_of, text_inputs
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.models.definition import HeadedModel, limits_of, text_inputs
 from posexport.models.embeddings import Embeddings
 from posexport.models.encoder import EncoderConfig
 from posexport.models.layer import Layer
@@ -36,7 +37,6 @@ from posexport.nn.blocks import inside, join, smaller, starts, take
 from posexport.nn.heads import Head
 from posexport.nn.position_ids import FairseqPositionIds
 from posexport.nn.projections import Projections, merge_heads, split_heads
-from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 #: Queries per block. Of 64, 128 and 256 the fastest at 4096 tokens and a window of 512 (ONNX Runtime, CPU).
 BLOCK = 64

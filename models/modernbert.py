@@ -8,10 +8,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, OutputSpec
 from posexport.nn.feed_forward import activation
 from posexport.nn.heads import Head, mean_of_tokens
 from posexport.nn.norms import NormConfig, normalisation
-from posexport.spec import BATCH, OutputSpec
 
 
 class Prediction(nn.Module):

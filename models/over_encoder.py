@@ -2,9 +2,9 @@
 
 import msgspec
 
-from posexport.definition.definition import Definition
+from posexport.base.spec import InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
-from posexport.spec import InputSpec, LengthContract
+from posexport.models.definition import Definition
 
 
 class OverEncoder(Definition):

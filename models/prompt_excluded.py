@@ -7,10 +7,10 @@ Su et al., "One Embedder, Any Task" (INSTRUCTOR, arXiv:2212.09741), section 2.1;
 import msgspec
 from torch import Tensor
 
-from posexport.definition.definition import Definition
+from posexport.base.spec import BATCH, PROMPT_MASK, SEQUENCE, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
 from posexport.encodings.encoding import Encoding
+from posexport.models.definition import Definition
 from posexport.nn.pooling import SentenceEmbedding
-from posexport.spec import BATCH, PROMPT_MASK, SEQUENCE, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
 
 
 class PromptExcluded(Definition):

@@ -13,12 +13,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from posexport.definition.definition import limits_of
+from posexport.base.spec import BATCH, ENCODER_SEQUENCE, Axis, InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Crossed
+from posexport.models.definition import limits_of
 from posexport.models.encoder import Encoder
 from posexport.nn.caching import Caching, KeysAndValues
-from posexport.spec import BATCH, ENCODER_SEQUENCE, Axis, InputSpec, LengthContract
 
 
 class Side(Protocol):

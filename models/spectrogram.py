@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition
+from posexport.base.options.check import Size
+from posexport.base.spec import BATCH, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
+from posexport.models.definition import Definition
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config
 from posexport.nn.norms import normalisation
-from posexport.options.check import Size
-from posexport.spec import BATCH, InputSpec, LengthContract, OutputSpec, ProofPlan
-from posexport.targets.dtypes import MODEL_DTYPE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,16 +14,16 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition, limits_of
+from posexport.base.sizes import samples
+from posexport.base.spec import BATCH, FRAMES, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioEncoder
 from posexport.models.conformer import ChannelNorm
+from posexport.models.definition import Definition, limits_of
 from posexport.nn.feed_forward import activation
 from posexport.nn.heads import Head
-from posexport.sizes import samples
-from posexport.spec import BATCH, FRAMES, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
-from posexport.targets.dtypes import MODEL_DTYPE
 
 #: frame counts of the proof, in addition to the encoding's
 _FRAMES = (1, 2, 17, 63, 64, 65, 257)

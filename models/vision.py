@@ -14,15 +14,15 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition, limits_of
+from posexport.base.options.check import Count, Size
+from posexport.base.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
+from posexport.models.definition import Definition, limits_of
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config
-from posexport.options.check import Count, Size
-from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
-from posexport.targets.dtypes import MODEL_DTYPE
 
 
 @dataclass(frozen=True, kw_only=True)

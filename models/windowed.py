@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition, limits_of
+from posexport.base.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
+from posexport.models.definition import Definition, limits_of
 from posexport.models.windowed_block import Block, WindowedConfig, cut
-from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
-from posexport.targets.dtypes import MODEL_DTYPE
 
 #: of the normalisations that no configuration sets
 _EPS = 1e-5

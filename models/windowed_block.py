@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.options.check import Fraction, Size
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -24,7 +25,6 @@ from posexport.nn.attention import Scoring
 from posexport.nn.config import Config
 from posexport.nn.feed_forward import activation
 from posexport.nn.projections import EncodedAttention
-from posexport.options.check import Fraction, Size
 
 
 @dataclass(frozen=True)

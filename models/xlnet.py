@@ -9,15 +9,15 @@ Shape letters: B batch, T tokens, H heads, D head size, C model size.
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition, text_inputs
+from posexport.base.spec import InputSpec, OutputSpec
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
+from posexport.models.definition import Definition, text_inputs
 from posexport.models.encoder import EncoderConfig
 from posexport.models.layer import Layer, LayerConfig
 from posexport.nn.attention import Scoring, additive
 from posexport.nn.heads import Head, SequenceClassification
 from posexport.nn.projections import EncodedAttention
-from posexport.spec import InputSpec, OutputSpec
 
 #: token types that its tokenizer gives: first text, second text, classification token, padding
 SEGMENTS = 4

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
         verify,
     )
     from posexport.conversion.result import Conversion
-    from posexport.parity.report.report import Report
-    from posexport.runtime.generation_config import GenerationConfig
-    from posexport.runtime.session import Session
+    from posexport.inspect.audit.finding import Finding, Findings
+    from posexport.inspect.optimize.record import Optimized
+    from posexport.proof.report.report import Report
+    from posexport.run.generation_config import GenerationConfig
+    from posexport.run.session import Session
     from posexport.serve.drop_in.finish import ExportedModel
-    from posexport.tools.audit.finding import Finding, Findings
-    from posexport.tools.optimize.record import Optimized
 
 __version__ = VERSION
 __all__ = [
@@ -70,12 +70,12 @@ _LATER = {
     **dict.fromkeys(_FUNCTIONS, "posexport.api"),
     "Conversion": "posexport.conversion.result",
     "ExportedModel": "posexport.serve.drop_in.finish",
-    "Finding": "posexport.tools.audit.finding",
-    "Findings": "posexport.tools.audit.finding",
-    "GenerationConfig": "posexport.runtime.generation_config",
-    "Optimized": "posexport.tools.optimize.record",
-    "Report": "posexport.parity.report.report",
-    "Session": "posexport.runtime.session",
+    "Finding": "posexport.inspect.audit.finding",
+    "Findings": "posexport.inspect.audit.finding",
+    "GenerationConfig": "posexport.run.generation_config",
+    "Optimized": "posexport.inspect.optimize.record",
+    "Report": "posexport.proof.report.report",
+    "Session": "posexport.run.session",
 }
 
 

@@ -11,7 +11,7 @@ def main() -> None:
         import signal
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        from posexport.system.ending import end_interrupted
+        from posexport.base.system.ending import end_interrupted
 
         end_interrupted()
 

@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from posexport.conversion.options import GROUPS, ConvertOptions
-from posexport.errors import PosexportError
-from posexport.options import commands as options_of_verify
-from posexport.options.check import as_path, check_choice, check_options
-from posexport.options.commands import (
+from posexport.base.options import commands as options_of_verify
+from posexport.base.options.check import as_path, check_choice, check_options
+from posexport.base.options.commands import (
     AUDIT_GROUPS,
     OPTIMIZE_GROUPS,
     AuditOptions,
@@ -18,21 +16,23 @@ from posexport.options.commands import (
     Remark,
     VerifyOptions,
 )
-from posexport.options.option import PROOF, RUNTIME, StrPath, describe, taking
-from posexport.pipelines.open import pipeline as pipeline
-from posexport.system.extras import require
-from posexport.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.base.options.option import PROOF, RUNTIME, StrPath, describe, taking
+from posexport.base.system.extras import require
+from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.conversion.options import GROUPS, ConvertOptions
+from posexport.errors import PosexportError
+from posexport.run.pipelines.open import pipeline as pipeline
 
 if TYPE_CHECKING:
     from torch import nn
 
     from posexport.conversion.result import Conversion
     from posexport.encodings.encoding import Encoding
-    from posexport.parity.report.report import Report
-    from posexport.runtime.session import Session
+    from posexport.inspect.audit.finding import Findings
+    from posexport.inspect.optimize.record import Optimized
+    from posexport.proof.report.report import Report
+    from posexport.run.session import Session
     from posexport.serve.drop_in.finish import ExportedModel
-    from posexport.tools.audit.finding import Findings
-    from posexport.tools.optimize.record import Optimized
 
 
 class _Conversion(ConvertOptions, frozen=True):
@@ -112,7 +112,7 @@ def verify(arguments: _Verification) -> "Report":
     require(
         "posexport.verify", "onnxruntime", *(() if arguments.against is None else ("torch", "onnxscript", "onnx_ir"))
     )
-    from posexport.verification import verify as run
+    from posexport.conversion.verification import verify as run
 
     options = VerifyOptions(**{name: getattr(arguments, name) for name in VerifyOptions.__struct_fields__})
     against = None if arguments.against is None else _named("against", arguments.against)
@@ -149,7 +149,7 @@ def audit(arguments: _Audit) -> "Findings":
         0
     """
     require("posexport.audit", "onnx_ir", "onnx_shape_inference")
-    from posexport.tools.audit.audit import audit as run
+    from posexport.inspect.audit.audit import audit as run
 
     check_options(arguments)
     options = AuditOptions(**{name: getattr(arguments, name) for name in AuditOptions.__struct_fields__})
@@ -189,7 +189,7 @@ def optimize(arguments: _Optimization) -> "Optimized":
         ''
     """
     require("posexport.optimize", "onnxruntime", "onnxscript", "onnx_ir", "onnx_shape_inference")
-    from posexport.tools.optimize.optimize import optimize as run
+    from posexport.inspect.optimize.optimize import optimize as run
 
     check_options(arguments)
     options = OptimizeOptions(**{name: getattr(arguments, name) for name in OptimizeOptions.__struct_fields__})
@@ -224,7 +224,7 @@ def load(arguments: _Loading) -> "Session":
         (2, 3, 60)
     """
     require("posexport.load", "onnxruntime")
-    from posexport.runtime.load import load as open_bundle
+    from posexport.run.load import load as open_bundle
 
     check_options(arguments)
     options = {name: getattr(arguments, name) for name in OpenOptions.__struct_fields__}
@@ -390,7 +390,7 @@ def report(
         >>> posexport.report("kerple", "kerple.html", run=False)
     """
     from posexport.catalogue.stored import catalogue
-    from posexport.tools.report.report import report as write
+    from posexport.inspect.report.report import report as write
 
     files = [bench] if isinstance(bench, str | PathLike) else bench
     write(

@@ -28,7 +28,7 @@ def traces() -> Iterator[Traces]:
     folder = os.environ.get("POSEXPORT_TRACES")
     once = Traces(None if folder is None else Path(folder))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("posexport.export.build.trace", once)
+        patch.setattr("posexport.conversion.export.build.trace", once)
         yield once
 
 

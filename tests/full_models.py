@@ -6,14 +6,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from posexport.export.build import build
-from posexport.options.recipe import Recipe
-from posexport.parity.agreement.texts import random_rows
-from posexport.parity.full_model.check import Layers, check
-from posexport.parity.full_model.records import Stack
-from posexport.parity.full_model.weights import Words
-from posexport.precision.calibration import Calibration
-from posexport.runtime.providers import make_session
+from posexport.base.options.recipe import Recipe
+from posexport.conversion.export.build import build
+from posexport.graph.precision.calibration import Calibration
+from posexport.proof.agreement.texts import random_rows
+from posexport.proof.full_model.check import Layers, check
+from posexport.proof.full_model.records import Stack
+from posexport.proof.full_model.weights import Words
+from posexport.run.providers import make_session
 from posexport.sources.builtin import builtin_source
 from posexport.sources.source import Source
 

@@ -61,7 +61,7 @@ class Asked:
 def captured(bundle: str) -> list[dict[str, Any]]:
     """Of each call of a session that captures two shapes: two of one, one of another, the first again, a third."""
     import posexport
-    from posexport.runtime import captured
+    from posexport.run import captured
 
     captured.MOST = 2
 
@@ -76,7 +76,7 @@ def captured(bundle: str) -> list[dict[str, Any]]:
 def generated(bundle: str, graph: str = "off") -> list[dict[str, Any]]:
     """Of the prompt and of each step of a decoder, of two generations if steps are captured."""
     import posexport
-    from posexport.runtime import cache
+    from posexport.run import cache
 
     session = posexport.load(bundle, provider="cuda", provider_options={"graph": graph})
     read, counts = cache.Cache.read, []
@@ -97,8 +97,8 @@ def placed() -> dict[str, Any]:
     """Where outputs are of a call whose input has a default."""
     import onnx.parser
 
-    from posexport.runtime.ort_values import run_placed, to_value
-    from posexport.runtime.providers import make_session
+    from posexport.run.ort_values import run_placed, to_value
+    from posexport.run.providers import make_session
 
     model = onnx.parser.parse_model(DEFAULTED)
     session = make_session(model.SerializeToString(), provider="cuda")

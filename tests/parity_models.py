@@ -13,11 +13,11 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from posexport.export.build import build
+from posexport.conversion.export.build import build
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.nn.position_ids import FairseqPositionIds
-from posexport.parity.choose import ProofOptions, prove_model
-from posexport.parity.report.report import Report
+from posexport.proof.choose import ProofOptions, prove_model
+from posexport.proof.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.source import Source
 from tests.small import recipe

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from posexport.base.options.recipe import Recipe
+from posexport.conversion.export.negotiate import DEFAULT_OPSET
 from posexport.encodings import encoding as registry
 from posexport.encodings.build import describe
 from posexport.errors import PosexportError
-from posexport.export.negotiate import DEFAULT_OPSET
-from posexport.options.recipe import Recipe
 from posexport.sources import builtin
 from posexport.sources.source import Source
 

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import onnxruntime
 from onnxruntime import GraphOptimizationLevel
 
-from posexport.precision.calibration import Calibration
-from posexport.spec import InputSpec, OutputSpec
-from posexport.system.machine import saturates
+from posexport.base.spec import InputSpec, OutputSpec
+from posexport.base.system.machine import saturates
+from posexport.graph.precision.calibration import Calibration
 
 LEVELS = (GraphOptimizationLevel.ORT_ENABLE_ALL, GraphOptimizationLevel.ORT_DISABLE_ALL)
 

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from posexport.bundle.manifest import Manifest, ParitySummary, SourceInfo
-from posexport.bundle.write import seal, staged
-from posexport.options.recipe import Recipe
-from posexport.spec import EncodingSpec, InputSpec, Limits, OutputSpec
+from posexport.base.options.recipe import Recipe
+from posexport.base.spec import EncodingSpec, InputSpec, Limits, OutputSpec
+from posexport.run.bundle.manifest import Manifest, ParitySummary, SourceInfo
+from posexport.run.bundle.write import seal, staged
 
 VOCAB, WIDTH, LIMIT = 13, 3, 11
 TABLE = np.sin(np.arange(VOCAB * WIDTH, dtype=np.float32)).reshape(VOCAB, WIDTH)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from posexport.export.trace import trace
+from posexport.conversion.export.trace import trace
 from posexport.sources.source import Source
 
 

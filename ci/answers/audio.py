@@ -89,7 +89,7 @@ def library_features(name: str, settings: dict[str, Any], batch: list[NDArray[An
 
 
 def our_features(name: str, settings: dict[str, Any], batch: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    from posexport.audio.settings import extractor_of
+    from posexport.run.audio.settings import extractor_of
 
     return extractor_of(name, settings).extract(batch)
 
@@ -127,7 +127,7 @@ def cases(work: Path) -> Iterator[Case]:
 def _files(work: Path, library: str) -> Iterator[Case]:
     import transformers.audio_utils
 
-    from posexport.audio.sounds import read_all
+    from posexport.run.audio.sounds import read_all
 
     if not hasattr(transformers.audio_utils, "_load_audio_soundfile"):  # transformers 4 asks librosa
         return

@@ -1,7 +1,7 @@
 """Generation: tokens and scores of ``model.generate()``, by the options of a call and of generation_config.json.
 
 The checkpoints are those of tests/golden, with weights in float32. ``python -m ci.answers.generation`` writes the
-answers that tests/runtime/test_generation_answers.py compares with.
+answers that tests/run/test_generation_answers.py compares with.
 """
 
 import json
@@ -430,9 +430,9 @@ def processed_by_transformers(name: str, options: dict[str, Any]) -> np.ndarray:
 
 def processed_by_posexport(name: str, options: dict[str, Any]) -> np.ndarray:
     """The scores that posexport's processors make of the drawn logits."""
-    from posexport.runtime.generation_config import GenerationConfig
-    from posexport.runtime.logits.processor import Setting
-    from posexport.runtime.logits.registry import process, processors
+    from posexport.run.generation_config import GenerationConfig
+    from posexport.run.logits.processor import Setting
+    from posexport.run.logits.registry import process, processors
 
     ids, context, logits = drawn()
     if name == "remove_invalid_values":
@@ -444,7 +444,7 @@ def processed_by_posexport(name: str, options: dict[str, Any]) -> np.ndarray:
 
 def rows_of(ids: np.ndarray, prompt: int, most: int) -> Any:
     """The ids as rows of a batch, of which so many are the prompts'."""
-    from posexport.runtime.logits.processor import TokenRows
+    from posexport.run.logits.processor import TokenRows
 
     rows = TokenRows(ids[:, :prompt].tolist(), [most] * len(ids))
     for column in ids[:, prompt:].T:
@@ -464,8 +464,8 @@ def stamped_by_transformers(tokens: list[list[int]]) -> np.ndarray:
 
 
 def stamped_by_posexport(tokens: list[list[int]]) -> np.ndarray:
-    from posexport.runtime.logits.processor import Timestamps
-    from posexport.runtime.logits.whisper_timestamps import WhisperTimestamps
+    from posexport.run.logits.processor import Timestamps
+    from posexport.run.logits.whisper_timestamps import WhisperTimestamps
 
     rows = rows_of(np.array([[1, 2, *row] for row in tokens]), 2, 64)
     return WhisperTimestamps(Timestamps(_WHISPER_FIRST, 18, 4))(drawn()[2], rows)
@@ -485,7 +485,7 @@ def _processor_cases(library: str) -> Iterator[Case]:
 
 def _segment_cases(library: str) -> Iterator[Case]:
     """Tokens of a window cut at their timestamps."""
-    from posexport.runtime.whisper import segments
+    from posexport.run.whisper import segments
 
     windows = {
         "a timestamp at the end": [20, 3, 4, 25, 25, 7, 33],

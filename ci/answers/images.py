@@ -12,7 +12,7 @@ from PIL import Image
 
 from ci.answers.case import Case
 from posexport.errors import PosexportError
-from posexport.images.folder import FILES, read_processor
+from posexport.run.images.folder import FILES, read_processor
 
 #: pictures of odd sizes, as `draw` makes them; kept beside the golden answers, because encoders of JPEG differ
 PICTURES = Path(__file__).parents[2] / "tests" / "answers" / "images"

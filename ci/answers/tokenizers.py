@@ -40,7 +40,7 @@ def _splits(config: dict[str, Any] | None) -> bool:
 
 
 def _asked(name: str, folder: Path, splits: bool) -> Case:
-    from posexport.tokenizer.make import Model, make_tokenizer
+    from posexport.run.tokenizer.make import Model, make_tokenizer
 
     result = make_tokenizer({path.name: path for path in folder.iterdir() if path.is_file()}, Model(generates=True))
     stored = folder / "tokenizer.json"

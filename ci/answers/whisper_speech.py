@@ -135,7 +135,7 @@ def library_transcript(seed: int, timestamps: bool, language: bool) -> Any:
 
 
 def our_transcript(seed: int, timestamps: bool, language: bool) -> Any:
-    from posexport.audio.transcript import Seconds, SpeechTokens, Transcript
+    from posexport.run.audio.transcript import Seconds, SpeechTokens, Transcript
 
     tokens = SpeechTokens(
         special=frozenset(SPECIAL.values()),

@@ -1,4 +1,4 @@
-"""Writes tests/bundle/versions/VERSION: one small bundle of each kind, which every later version must load.
+"""Writes tests/run/bundle/versions/VERSION: one small bundle of each kind, which every later version must load.
 
 Usage: python ci/artefacts/old_bundles.py, before the tag of a version that changes the format
 """

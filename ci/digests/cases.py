@@ -83,8 +83,8 @@ def _files() -> list[Case]:
 
 def _listed() -> list[Case]:
     """The lists of modules and example inputs that tests have."""
+    from tests.graph.passes import test_recognised, test_rotary_by_hand
     from tests.modules import test_axes, test_plain_variants
-    from tests.passes import test_recognised, test_rotary_by_hand
 
     def axes(name: str, _folder: Path) -> dict[str, Any]:
         module, example = test_axes.made(name)

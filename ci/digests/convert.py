@@ -18,8 +18,8 @@ from torch.onnx._internal.exporter import _registration
 import posexport
 from ci.digests.cases import ROOT, TARGETS, Case, cases
 from ci.digests.text import text
+from posexport.conversion.export import build
 from posexport.errors import PosexportError
-from posexport.export import build
 from posexport.graph.merkle import counts, digest, hashed
 from tests.traces import Traces
 
@@ -60,7 +60,7 @@ def _row(case: Case, target: str, folder: Path, texts: Path | None) -> dict[str,
     """Digest, nodes and operators of what is written, or the sentence that refuses it."""
     torch.manual_seed(0)
     bundle = folder / "bundle"
-    any_size = mock.patch("posexport.precision.selection.shrinking", lambda chosen, _: chosen)
+    any_size = mock.patch("posexport.graph.precision.selection.shrinking", lambda chosen, _: chosen)
     try:
         asked = {**case.source(folder / target), **case.options, **TARGETS[target]}
         with any_size if asked.get("precision") == "int8" else contextlib.nullcontext():

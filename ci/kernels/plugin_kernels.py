@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from posexport.targets.providers import Provider
+from posexport.base.targets.providers import Provider
 
 #: provider, domain, operator, first and last version, type strings by constraint: what the binding lists of other ones
 Registered = tuple[str, str, str, int, int, dict[str, list[str]]]
@@ -23,7 +23,7 @@ _READER = """
 import importlib, os, sys
 import onnxruntime
 from onnx import parser
-from posexport.targets.providers import PROVIDERS, devices
+from posexport.base.targets.providers import PROVIDERS, devices
 provider = PROVIDERS[sys.argv[1]]
 importlib.import_module(provider.plugin).get_library_path = lambda: sys.argv[2]
 options = onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""Writes ``posexport/targets/kernel_tables/VERSION.json``, the kernels of the installed ONNX Runtime by provider.
+"""Writes ``posexport/base/targets/kernel_tables/VERSION.json``, the kernels of the installed ONNX Runtime by provider.
 
 ``get_all_opkernel_def`` of the wheel's binding lists the kernels of every provider that it is built with, once their
 libraries load. They need no device for that, and of CUDA's libraries only that they exist: stubs stand in for those,
@@ -25,11 +25,11 @@ from pathlib import Path
 import msgspec
 import plugin_kernels
 
-from posexport.targets.kernels import Kernels, KernelTable, ProviderKernels
-from posexport.targets.providers import CUDA, PROVIDERS, is_plugin
-from posexport.targets.target import MICROSOFT
+from posexport.base.targets.kernels import Kernels, KernelTable, ProviderKernels
+from posexport.base.targets.providers import CUDA, PROVIDERS, is_plugin
+from posexport.base.targets.target import MICROSOFT
 
-FOLDER = Path(__file__).parents[2] / "posexport/targets/kernel_tables"
+FOLDER = Path(__file__).parents[2] / "posexport/base/targets/kernel_tables"
 #: rows that the published table has, of operators in graphs of posexport
 PUBLISHED = Path(__file__).parent / "published.json"
 #: what no library of the wheel brings: CUDA's and TensorRT's

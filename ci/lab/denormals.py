@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
-from posexport.runtime.wrapped_session import denormals_as_zero
+from posexport.run.wrapped_session import denormals_as_zero
 
 ROOT = Path(__file__).parents[2]
 SIZES = ("vocab=2048", "hidden=768", "layers=2", "heads=12", "feedforward=3072", "max_positions=2048")

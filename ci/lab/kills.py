@@ -22,9 +22,9 @@ import onnx
 import onnx.parser
 
 import posexport
-from posexport.bundle.read import check_hashes, read
-from posexport.tools.audit.fix import fix
-from posexport.tools.audit.registry import RULES
+from posexport.inspect.audit.fix import fix
+from posexport.inspect.audit.registry import RULES
+from posexport.run.bundle.read import check_hashes, read
 
 #: seconds that a run may take
 _LONGEST = 120

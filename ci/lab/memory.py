@@ -18,9 +18,9 @@ import numpy as np
 import onnxruntime
 
 import posexport
-from posexport.tools.bench.processes import run
-from posexport.tools.bench.run import CALLS
-from posexport.tools.bench.workers.mixed import Mixed
+from posexport.inspect.bench.processes import run
+from posexport.inspect.bench.run import CALLS
+from posexport.inspect.bench.workers.mixed import Mixed
 
 ROOT = Path(__file__).parents[2]
 WAYS: dict[str, dict[str, Any]] = {"flat": {}, "fast": {"memory": "fast"}, "cut": {"cut": True}}
@@ -30,7 +30,7 @@ MB = 1e6
 
 def held(bundle: Path, calls: int, options: dict[str, Any]) -> dict[str, int]:
     job = Mixed(bundle=str(bundle), calls=calls, threads=2, **options)
-    found = json.loads(run("posexport.tools.bench.workers.mixed", [json.dumps(asdict(job))]).output.splitlines()[-1])
+    found = json.loads(run("posexport.inspect.bench.workers.mixed", [json.dumps(asdict(job))]).output.splitlines()[-1])
     return {name: round(value / MB) for name, value in found.items()}
 
 

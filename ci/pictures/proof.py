@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from posexport.parity.report.report import Report
+from posexport.proof.report.report import Report
 
 COLUMNS = 96
 TARGET = Path(__file__).parents[2] / "docs" / "pictures" / "proof.svg"

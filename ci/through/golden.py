@@ -22,12 +22,12 @@ import yaml
 from safetensors.torch import load_file
 
 import posexport
+from posexport.base.spec import SEQUENCE, TOKENS, TOTAL, OutputSpec
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.errors import PosexportError
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.spec import SEQUENCE, TOKENS, TOTAL, OutputSpec
-from posexport.torch_fixes.module_precision import in_precision
+from posexport.sources.torch_fixes.module_precision import in_precision
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN, RECORD = ROOT / "tests/golden", ROOT / "ci/results/through_golden.jsonl"

@@ -21,9 +21,9 @@ import transformers
 from tiny import groups, is_type, make, table
 
 import posexport
+from posexport.base.tasks.audio_text_to_text import TASK as AUDIO_TEXT
+from posexport.base.tasks.image_text_to_text import TASK as IMAGE_TEXT
 from posexport.errors import PosexportError
-from posexport.tasks.audio_text_to_text import TASK as AUDIO_TEXT
-from posexport.tasks.image_text_to_text import TASK as IMAGE_TEXT
 from posexport.through.agreement import CUSTOM_ATTENTION
 
 ROOT = Path(__file__).parent.parent.parent

@@ -9,16 +9,16 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from posexport.base.targets.target import Target
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
 from posexport.checkpoints.mapping import Plan
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.graph.builder import Builder
-from posexport.lowering.attention import Attention, cache_refusal, operator_refusal
-from posexport.lowering.lowering import Inputs, Lowering
-from posexport.ops.attention import AttentionSpec
-from posexport.targets.target import Target
+from posexport.graph.lowering.attention import Attention, cache_refusal, operator_refusal
+from posexport.graph.lowering.lowering import Inputs, Lowering
+from posexport.graph.ops.attention import AttentionSpec
 
 
 def oracle(x_BTC: Array, pos_BT: Array, **_: object) -> Array:

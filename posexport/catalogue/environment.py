@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from posexport.base.registry import added_by_packages
+from posexport.base.system import machine
+from posexport.base.system.extras import LIBRARIES, is_installed, runtime_conflict
+from posexport.base.system.files import without_folders
+from posexport.base.system.threads import affinity, allowed_threads
 from posexport.catalogue.stored import catalogue
-from posexport.registry import added_by_packages
-from posexport.system import machine
-from posexport.system.extras import LIBRARIES, is_installed, runtime_conflict
-from posexport.system.files import without_folders
-from posexport.system.threads import affinity, allowed_threads
 from posexport.version import VERSION
 
 #: distributions that every installation has

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from posexport.base.tasks.registry import TASKS
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.encodings.build import describe, settings
 from posexport.encodings.encoding import ENCODINGS, Entry
-from posexport.lowering import plan
-from posexport.ops.operator import OPERATORS
+from posexport.graph.lowering import plan
+from posexport.graph.ops.operator import OPERATORS
+from posexport.inspect.audit.registry import RULES
 from posexport.sources import builtin
 from posexport.sources.definitions import KINDS
-from posexport.tasks.registry import TASKS
 from posexport.through.library import TESTED
 from posexport.through.types import PROVEN, REFUSED
-from posexport.tools.audit.registry import RULES
 
 #: sizes of the model for which the limits of encodings are shown
 _SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from posexport.registry import added_by_packages
+from posexport.base.registry import added_by_packages
 
 FILE = "catalogue.json"
 #: kinds that depend on the machine, and are in no file
@@ -68,9 +68,9 @@ def as_text() -> str:
 
 
 def _providers() -> list[dict[str, Any]]:
+    from posexport.base.targets.providers import PROVIDERS
     from posexport.errors import PosexportError
-    from posexport.runtime.providers import check_loads
-    from posexport.targets.providers import PROVIDERS
+    from posexport.run.providers import check_loads
 
     rows = []
     for name in PROVIDERS.names:

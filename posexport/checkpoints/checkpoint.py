@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from posexport.base.options.recipe import DefinitionName
 from posexport.checkpoints import dropped
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import DEFINED, MAKERS, TRANSFORMERS, Maker, undefined
 from posexport.checkpoints.opened import open_checkpoint
-from posexport.options.recipe import DefinitionName
 from posexport.sources.source import Source
 
 

@@ -1,5 +1,6 @@
 """Builds the definition of a checkpoint's ``model_type`` and loads the checkpoint's weights into it."""
 
+from posexport.base.system.extras import is_installed
 from posexport.checkpoints import assign, bidirectional, custom_code, heads, label_counts, missing_type, scoring
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.differences import difference_remarks
@@ -9,7 +10,6 @@ from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
 from posexport.errors import PosexportError
 from posexport.sources.source import Model, model_of
-from posexport.system.extras import is_installed
 
 
 def make(checkpoint: Checkpoint) -> Model:

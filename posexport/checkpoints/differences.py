@@ -5,7 +5,7 @@ Differences that depend on a value of config.json are remarked where it is read 
 """
 
 from posexport.checkpoints.families.family import Family
-from posexport.definition.definition import Definition
+from posexport.models.definition import Definition
 from posexport.nn.heads import SequenceClassification
 
 #: families in which padded tokens attend to different keys in transformers, visible if a head reads a padded token

@@ -15,8 +15,8 @@ from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.mapping import Plan, origin
 from posexport.checkpoints.opened import Checkpoint
 from posexport.checkpoints.weights import Weights
-from posexport.definition.definition import Definition
 from posexport.errors import PosexportError
+from posexport.models.definition import Definition
 from posexport.sources.source import Model, model_of
 
 KEY = "encoder_config"

@@ -8,6 +8,7 @@ import msgspec
 import torch
 from torch import nn
 
+from posexport.base.tasks.zero_shot_classification import TASK
 from posexport.checkpoints import encoder_part
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.makers import Maker
@@ -15,7 +16,6 @@ from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
 from posexport.models.gliclass import DotScores, Gliclass, JoinedScores, Label, Projector, WeightedScores
 from posexport.sources.source import Model
-from posexport.tasks.zero_shot_classification import TASK
 
 ENCODER = "model.encoder_model."
 _HEAD = "model"

@@ -7,6 +7,7 @@ import msgspec
 import torch
 from torch import nn
 
+from posexport.base.tasks.zero_shot_token_classification import TASK
 from posexport.checkpoints import encoder_part, gliner_folder
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.makers import Maker
@@ -15,7 +16,6 @@ from posexport.errors import PosexportError
 from posexport.models.gliner import Gliner, SpanScores, TokenScores
 from posexport.nn.lstm import PackedLSTM
 from posexport.sources.source import Model
-from posexport.tasks.zero_shot_token_classification import TASK
 
 ENCODER = "token_rep_layer.bert_layer.model."
 BY_TOKEN = "token_level"

@@ -6,12 +6,12 @@ Its first releases have neither: the library reads the encoder's tokenizer from 
 from collections.abc import Mapping
 from pathlib import Path
 
+from posexport.base.system.extras import require
+from posexport.base.system.scratch import scratch_folder
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.gliner_folder import ENCODER
 from posexport.errors import PosexportError
-from posexport.system.extras import require
-from posexport.system.scratch import scratch_folder
 
 _CONFIG = "tokenizer_config.json"
 _UNKNOWN = -1

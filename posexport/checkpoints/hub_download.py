@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from posexport.base.spec import OPEN_CLIP_CONFIG
 from posexport.checkpoints.bundle_files import BESIDE, TEMPLATES, TOP
 from posexport.checkpoints.gliner_folder import config_among
 from posexport.checkpoints.hub_cache import module_paths, projection_weights, weight_files, weights_folder
 from posexport.errors import PosexportError
-from posexport.spec import OPEN_CLIP_CONFIG
 
 #: seconds until the Hub has listed a repository's files
 _TIMEOUT = 30.0

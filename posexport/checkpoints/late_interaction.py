@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from posexport.base.spec import TextRules, TokenRules
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.pooling import Pooling, Step
@@ -25,7 +26,6 @@ from posexport.checkpoints.text_rules import (
 )
 from posexport.errors import PosexportError
 from posexport.nn.pooling import DenseConfig
-from posexport.spec import TextRules, TokenRules
 
 METADATA = "artifact.metadata"
 ARCHITECTURE = "HF_ColBERT"

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from posexport.base.registry import Registry
+from posexport.base.spec import SourceKind
+from posexport.base.system.extras import is_installed
 from posexport.checkpoints import chronos_folder, gliner_folder
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
-from posexport.registry import Registry
 from posexport.sources.source import Model
-from posexport.spec import SourceKind
-from posexport.system.extras import is_installed
 
 DEFINED, TRANSFORMERS = "defined", "transformers"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition
+from posexport.models.definition import Definition
 
 Shape = Sequence[int]
 #: the first tensor of the file that has one of these names, in float32

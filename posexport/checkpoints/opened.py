@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from posexport.base.spec import PairRules, TextRules
+from posexport.base.tasks.registry import TASKS, did_you_mean_task
 from posexport.checkpoints import (
     adapter,
     chronos_folder,
@@ -30,8 +32,6 @@ from posexport.checkpoints.scoring import Answers, Ranker, read_cross_encoder
 from posexport.checkpoints.sentence_transformers import MODULES
 from posexport.checkpoints.weights import Weights, open_weights, sha256
 from posexport.errors import PosexportError
-from posexport.spec import PairRules, TextRules
-from posexport.tasks.registry import TASKS, did_you_mean_task
 
 #: tasks of graphs that return vectors of texts
 EMBEDDING_TASKS = ("sentence-embedding", "token-embedding")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from posexport.base.spec import TextRules
 from posexport.errors import PosexportError
 from posexport.nn.heads import Head
 from posexport.nn.pooling import (
@@ -15,7 +16,6 @@ from posexport.nn.pooling import (
     StepConfig,
     TokenEmbeddings,
 )
-from posexport.spec import TextRules
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from posexport.base.spec import PairRules
+from posexport.base.text_rules import MessageFormat
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.families.family import Family
@@ -17,8 +19,6 @@ from posexport.checkpoints.pooling import Pooling
 from posexport.checkpoints.sentence_transformers import MODULES, STEPS, config_name, modules_of, of_pooling
 from posexport.checkpoints.text_rules import SETTINGS, max_length, optional, prompts_of, texts_config
 from posexport.errors import PosexportError
-from posexport.spec import PairRules
-from posexport.text_rules import MessageFormat
 
 #: the template of Qwen3-Reranker's model card (Qwen, "Qwen3 Embedding", arXiv:2506.05176, section 2)
 QWEN3 = PairRules(

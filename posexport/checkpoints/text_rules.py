@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 
+from posexport.base.spec import TextRules
 from posexport.checkpoints.bundle_files import TEXTS
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
-from posexport.spec import TextRules
 
 SETTINGS = "config_sentence_transformers.json"
 #: prompts of every embedder, empty by default

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from posexport.base.registry import Registry
 from posexport.checkpoints.weights import first_few
-from posexport.registry import Registry
 
 #: folders below a checkpoint that are searched
 _DEPTH = 2

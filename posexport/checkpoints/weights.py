@@ -21,10 +21,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from posexport.base.targets.dtypes import FLOATS, INT64
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
 from posexport.sources import memory_mapped
-from posexport.targets.dtypes import FLOATS, INT64
 
 #: by safetensors' names
 DTYPES = {dtype.safetensors: dtype.torch for dtype in FLOATS}

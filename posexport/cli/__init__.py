@@ -8,10 +8,10 @@ from io import TextIOWrapper
 
 import click
 
+from posexport.base.system.ending import end, end_interrupted, is_interruption, print_json
+from posexport.base.system.extras import explain_missing
 from posexport.cli.command import Group
 from posexport.errors import PosexportError
-from posexport.system.ending import end, end_interrupted, is_interruption, print_json
-from posexport.system.extras import explain_missing
 from posexport.version import VERSION
 
 COMMANDS = (
@@ -79,7 +79,7 @@ def main() -> None:
 
 def _own_process() -> None:
     """Process-wide settings of the command line; the library never changes them."""
-    from posexport.runtime.providers import quiet
+    from posexport.run.providers import quiet
 
     quiet()
     for stream in (sys.stdout, sys.stderr):

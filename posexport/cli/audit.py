@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from posexport.base.options.commands import AUDIT_GROUPS, AuditOptions
 from posexport.cli import complete
 from posexport.cli.command import Command
 from posexport.cli.of_record import all_of, groups
-from posexport.options.commands import AUDIT_GROUPS, AuditOptions
-from posexport.tools.audit.finding import SEVERITIES
-from posexport.tools.audit.settings import settings_of
+from posexport.inspect.audit.finding import SEVERITIES
+from posexport.inspect.audit.settings import settings_of
 
 _FORMATS = ("text", "json", "sarif", "github", "html")
 
@@ -19,9 +19,9 @@ _FORMATS = ("text", "json", "sarif", "github", "html")
 def _explain(ctx: click.Context, _parameter: click.Parameter, code: str | None) -> None:
     if code is None or ctx.resilient_parsing:
         return
-    from posexport.tools.audit.formats.explanation import explanation
-    from posexport.tools.audit.registry import RULES
-    from posexport.tools.audit.settings import check_codes
+    from posexport.inspect.audit.formats.explanation import explanation
+    from posexport.inspect.audit.registry import RULES
+    from posexport.inspect.audit.settings import check_codes
 
     if code not in RULES.names:
         check_codes([code], sorted(RULES.names), "--explain")
@@ -37,7 +37,7 @@ def _fix(
     import msgspec
 
     from posexport.errors import PosexportError
-    from posexport.tools.audit.fix import fix
+    from posexport.inspect.audit.fix import fix
 
     if codes is None or output is None:
         given, needed = ("--fix", "-o FILE") if output is None else ("-o", "--fix CODE,...")
@@ -125,15 +125,15 @@ def command(
     if style == "json":
         click.echo(findings.to_json())
     elif style == "sarif":
-        from posexport.tools.audit.formats import sarif
+        from posexport.inspect.audit.formats import sarif
 
         click.echo(sarif.document(findings))
     elif style == "html":
-        from posexport.tools.report.audit_page import audit_page
+        from posexport.inspect.report.audit_page import audit_page
 
         click.echo(audit_page(findings, target), nl=False)
     else:
-        from posexport.tools.audit.formats import github, text
+        from posexport.inspect.audit.formats import github, text
 
         shown = github.lines(findings) if style == "github" else text.lines(findings, details=details)
         click.echo("\n".join(shown))

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
+from posexport.base.targets.precisions import PRECISIONS, PrecisionName
+from posexport.base.targets.providers import DEFAULT_PROVIDER
+from posexport.base.targets.target import target_names
 from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.terminal import bar
 from posexport.errors import PosexportError
-from posexport.targets.precisions import PRECISIONS, PrecisionName
-from posexport.targets.providers import DEFAULT_PROVIDER
-from posexport.targets.target import target_names
 
 if TYPE_CHECKING:
-    from posexport.tools.bench.records import Document
+    from posexport.inspect.bench.records import Document
 
 
 @click.command("bench", cls=Command)
@@ -87,12 +87,12 @@ def command(
         posexport bench path/to/bert --compare --length 128 --batch 8
         posexport bench decoder-nope decoder-rope --past 512 --past 2048 -o decode.json --plot decode.svg
     """
-    from posexport.runtime.providers import check_loads, check_uncaptured
-    from posexport.system.files import write_whole
-    from posexport.tools.bench.candidate import candidates, points
-    from posexport.tools.bench.measurement import Conditions
-    from posexport.tools.bench.run import Run, held
-    from posexport.tools.bench.ways import advice, compared
+    from posexport.base.system.files import write_whole
+    from posexport.inspect.bench.candidate import candidates, points
+    from posexport.inspect.bench.measurement import Conditions
+    from posexport.inspect.bench.run import Run, held
+    from posexport.inspect.bench.ways import advice, compared
+    from posexport.run.providers import check_loads, check_uncaptured
 
     _check(output, plot, force=force)
     if compares:
@@ -160,7 +160,7 @@ def _check_compared(
 
 def _check(output: Path | None, plot: Path | None, *, force: bool) -> None:
     """Refuse what would be noticed only after hours."""
-    from posexport.system.files import check_free
+    from posexport.base.system.files import check_free
 
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise PosexportError(f"{plot} must end in .png or .svg; choose another name")
@@ -175,11 +175,11 @@ def _show(document: "Document", plot: Path | None, *, as_json: bool, force: bool
     else:
         from rich.console import Console
 
-        from posexport.tools.bench.tables import shown
+        from posexport.inspect.bench.tables import shown
 
         Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(document))
     if plot is not None:
-        from posexport.system.files import write_whole
-        from posexport.tools.bench.tables import draw
+        from posexport.base.system.files import write_whole
+        from posexport.inspect.bench.tables import draw
 
         write_whole(plot, draw(document, plot.suffix), force=force)

@@ -24,7 +24,7 @@ def command(encoding: str, settings: tuple[str, ...], as_json: bool) -> None:
         posexport check-shift sinusoidal --set hidden=512
         posexport check-shift rope --set layout=interleaved --json
     """
-    from posexport.tools.shift_check.shift_check import check_shift
+    from posexport.study.shift_check.shift_check import check_shift
 
     report = check_shift(encoding, settings)
     click.echo(report.to_json() if as_json else report.to_text())

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
+from posexport.base.options.check import closest, did_you_mean
 from posexport.cli.typed import as_typed
 from posexport.errors import PosexportError
-from posexport.options.check import closest, did_you_mean
 
 _PRECISION = "type posexport convert SOURCE -o DIR --precision fp16, bf16, int8 or int4"
 

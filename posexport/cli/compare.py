@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
+from posexport.base.targets.precisions import FP32, PRECISIONS, PrecisionName
 from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.terminal import bar
-from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
 
 
 @click.command("compare", cls=Command)
@@ -61,8 +61,8 @@ def command(
         posexport compare --encodings sinusoidal,t5,rope,relative-key --steps 500 -o comparison
     """
     from posexport.errors import PosexportError
-    from posexport.tools.compare.comparison import compare
-    from posexport.tools.compare.records import Setup, to_text
+    from posexport.study.compare.comparison import compare
+    from posexport.study.compare.records import Setup, to_text
 
     names = [name.strip() for part in chosen for name in part.split(",") if name.strip()]
     if chosen and not names:

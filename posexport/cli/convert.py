@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
+from posexport.base.options.option import OUTPUT
 from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.of_record import all_of, groups
 from posexport.cli.options import check_source
 from posexport.cli.terminal import bar, fit, remark
 from posexport.conversion.options import GROUPS, ConvertOptions
-from posexport.options.option import OUTPUT
 
 
 @click.command("convert", cls=Command, groups=groups(ConvertOptions, GROUPS, {OUTPUT: ("output",)}))

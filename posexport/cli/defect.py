@@ -4,7 +4,7 @@ import platform
 import sys
 import traceback
 
-from posexport.system.files import aside
+from posexport.base.system.files import aside
 from posexport.version import VERSION
 
 

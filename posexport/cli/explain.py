@@ -31,9 +31,9 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
         posexport explain shaw --length 512 --threads 2
         posexport explain smollm --past 2048
     """
-    from posexport.targets.providers import provider_named
-    from posexport.tools.explain.eligibility import eligibility
-    from posexport.tools.explain.explanation import explain
+    from posexport.base.targets.providers import provider_named
+    from posexport.inspect.explain.eligibility import eligibility
+    from posexport.inspect.explain.explanation import explain
 
     provider = provider_named(choices["provider"])
     if not provider.built_in and (why := _why_not(provider.name)):
@@ -46,7 +46,7 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
         return
     from rich.console import Console
 
-    from posexport.tools.explain.records import shown
+    from posexport.inspect.explain.records import shown
 
     Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(explanation))
 
@@ -54,7 +54,7 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
 def _why_not(provider: str) -> str | None:
     """The reason why a provider does not load on this machine; None if it loads."""
     from posexport.errors import PosexportError
-    from posexport.runtime.providers import check_loads, quiet
+    from posexport.run.providers import check_loads, quiet
 
     quiet()  # what ONNX Runtime logs is in the sentence
     try:

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
+from posexport.base.options.check import did_you_mean
 from posexport.catalogue.stored import catalogue, kinds
 from posexport.cli import options
 from posexport.cli.command import Command
 from posexport.cli.terminal import fit, remark
-from posexport.options.check import did_you_mean
 
 KINDS = tuple(kinds())
 #: kinds with many entries of the same description, which is printed once
@@ -50,7 +50,7 @@ def command(kind: str | None, as_json: bool) -> None:
         posexport list models
         posexport list families --json
     """
-    from posexport.system.extras import runtime_conflict
+    from posexport.base.system.extras import runtime_conflict
 
     if kind is None:
         kind = "encodings"

@@ -1,4 +1,4 @@
-"""Command-line options generated from the fields of a record (`posexport.options.option`)."""
+"""Command-line options generated from the fields of a record (`posexport.base.options.option`)."""
 
 import functools
 import json
@@ -10,10 +10,10 @@ from typing import Any, get_args, get_origin
 import click
 import msgspec
 
+from posexport.base.options.option import Listed, options_in
+from posexport.base.targets.provider_options import as_mapping
 from posexport.cli import complete
 from posexport.errors import PosexportError
-from posexport.options.option import Listed, options_in
-from posexport.targets.provider_options import as_mapping
 
 _PYTHON = {"True": True, "False": False, "None": None}
 #: a decorator of commands

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from posexport.base.options.commands import OPTIMIZE_GROUPS, OptimizeOptions
 from posexport.cli import complete
 from posexport.cli.command import Command
 from posexport.cli.of_record import all_of, groups
-from posexport.options.commands import OPTIMIZE_GROUPS, OptimizeOptions
 
 
 @click.command("optimize", cls=Command, groups=groups(OptimizeOptions, OPTIMIZE_GROUPS, {}))

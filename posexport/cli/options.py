@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from posexport.base.options.check import did_you_mean
+from posexport.base.options.commands import VerifyOptions
 from posexport.cli import complete
 from posexport.cli.of_record import one_of
 from posexport.cli.terminal import set_verbosity
 from posexport.errors import PosexportError
-from posexport.options.check import did_you_mean
-from posexport.options.commands import VerifyOptions
 
 if TYPE_CHECKING:
-    from posexport.parity.report.report import Report
+    from posexport.proof.report.report import Report
 
 
 #: parameters under the heading "Runtime" of ``--help``, for `posexport.cli.command.Command`
@@ -78,8 +78,8 @@ def writer(path: Path | None, bundle: Path) -> "Iterator[Callable[[Report], None
     if path is None:
         yield lambda _: None
         return
-    from posexport.parity.report.report import junit, junit_error
-    from posexport.system.files import check_free, write_whole
+    from posexport.base.system.files import check_free, write_whole
+    from posexport.proof.report.report import junit, junit_error
 
     check_free(path, force=True)
     name = bundle.resolve().name
@@ -118,7 +118,7 @@ def check_source(ctx: click.Context, _parameter: click.Parameter, source: str) -
 
 def _of_a_package(source: str) -> bool:
     """Whether the source may be of a kind, or have an encoding, that an installed package adds."""
-    from posexport.registry import added_by_packages
+    from posexport.base.registry import added_by_packages
     from posexport.sources.registry import OPENERS
 
     return bool(OPENERS.packages) or any(source.endswith(f"-{name}") for name in added_by_packages("encodings"))

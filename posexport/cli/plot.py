@@ -36,7 +36,7 @@ def command(
         posexport plot sinusoidal --set hidden=128 --positions 100 -o sinusoidal.png
         posexport plot path/to/checkpoint -o positions.png
     """
-    from posexport.tools.plots.draw import plot
+    from posexport.study.plots.draw import plot
 
     kinds = plot(subject, settings, output, length=positions, force=force, allow_pickle=allow_pickle)
     click.echo(f"{output}: {', '.join(kinds)}")

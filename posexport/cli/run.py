@@ -96,7 +96,7 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
         posexport run llava --image cat.png --text "What does the cat hold?"
         posexport run shaw --inputs ids.json --only last_hidden_state -o states.npz
     """
-    from posexport.pipelines.answer import answer
+    from posexport.run.pipelines.answer import answer
 
     with bar("Running") as progress:
         done = answer(directory, **choices, progress=progress)

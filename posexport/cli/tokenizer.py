@@ -40,8 +40,8 @@ def train_command(corpus: Path, output: Path, vocab_size: int, force: bool, as_j
     Example:
         posexport tokenizer train corpus.txt -o tokenizer.json --vocab-size 1000
     """
-    from posexport.system.files import check_free, write_whole
-    from posexport.tokenizer.byte_pair import train
+    from posexport.base.system.files import check_free, write_whole
+    from posexport.run.tokenizer.byte_pair import train
 
     check_free(output, force=force)
     trained = train(corpus, vocab_size)
@@ -67,7 +67,7 @@ def encode_command(tokenizer: Path, texts: tuple[str, ...], as_json: bool) -> No
     Example:
         posexport tokenizer encode tokenizer.json --text "the lowest"
     """
-    from posexport.tokenizer.byte_pair import encode
+    from posexport.run.tokenizer.byte_pair import encode
 
     rows = encode(tokenizer, texts)
     if as_json:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from posexport.options.option import options_in
+from posexport.base.options.option import options_in
 
 
 def as_typed(sentence: str, typed: Mapping[str, str]) -> str:

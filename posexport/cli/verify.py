@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from posexport.base.options.commands import GROUPS, VerifyOptions
+from posexport.base.options.option import SOURCE
 from posexport.cli import complete, options
 from posexport.cli import options as junit_file
 from posexport.cli.command import Command
 from posexport.cli.of_record import all_of, groups
 from posexport.cli.terminal import bar, fit, remark
-from posexport.options.commands import GROUPS, VerifyOptions
-from posexport.options.option import SOURCE
 
 if TYPE_CHECKING:
-    from posexport.parity.report.report import Report
+    from posexport.proof.report.report import Report
 
 _ABOUT_SOURCE = ("task", "settings", "definition", "allow_pickle", "drop_weights")
 
@@ -77,7 +77,7 @@ def command(
     import posexport
 
     if certificate is not None:
-        from posexport.bundle.certificate import check_certificate
+        from posexport.run.bundle.certificate import check_certificate
 
         certified = check_certificate(target, certificate)
         remark(certified.to_text())
@@ -101,9 +101,9 @@ def command(
 def _write(path: Path, target: Path, against: str | None, report: "Report") -> None:
     from importlib.metadata import version
 
-    from posexport.bundle.certificate import certify
-    from posexport.system.extras import installed_runtimes
-    from posexport.system.files import write_whole
+    from posexport.base.system.extras import installed_runtimes
+    from posexport.base.system.files import write_whole
+    from posexport.run.bundle.certificate import certify
 
     certificate = certify(
         target,

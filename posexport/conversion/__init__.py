@@ -1,4 +1,4 @@
-"""The main job: load a source, export it, prove it, write the bundle.
+"""A source becomes a graph, a proof and a bundle.
 
-`convert` is the entry; `options` are its options, and each step has a file.
+`convert` is the entry, `verification` checks what was written; `export` writes the graph; each step has a file.
 """

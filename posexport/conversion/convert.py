@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from posexport.bundle.directory import check_target
-from posexport.bundle.manifest import PARITY, SAMPLE
-from posexport.bundle.write import seal, staged
+from posexport.base.system.files import without_folders
+from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.base.targets.providers import CPU, DEFAULT_PROVIDER, provider_named, targets
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion, MissedError, Written
 from posexport.conversion.write import write
 from posexport.errors import PosexportError
-from posexport.runtime.providers import check_loads
-from posexport.system.files import without_folders
-from posexport.system.one_at_a_time import ONE_AT_A_TIME
-from posexport.targets.providers import CPU, DEFAULT_PROVIDER, provider_named, targets
+from posexport.run.bundle.directory import check_target
+from posexport.run.bundle.manifest import PARITY, SAMPLE
+from posexport.run.bundle.write import seal, staged
+from posexport.run.providers import check_loads
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.parity.proof import Progress
+    from posexport.proof.proof import Progress
 
 
 def convert(

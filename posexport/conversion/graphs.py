@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from posexport.export.build import Built
-    from posexport.export.layout import Layout
-    from posexport.options.recipe import Recipe
-    from posexport.parity.grid.inputs import Feeds
-    from posexport.precision.calibration import Calibration
+    from posexport.base.options.recipe import Recipe
+    from posexport.conversion.export.build import Built
+    from posexport.conversion.export.layout import Layout
+    from posexport.graph.precision.calibration import Calibration
+    from posexport.proof.grid.inputs import Feeds
     from posexport.sources.source import Source
 
 #: the folder, while a conversion is under way, of the graphs that quantized ones are made from and compared with; it is
@@ -21,7 +21,7 @@ def calibration_texts(source: "Source", path: Any) -> "list[Feeds]":
     """The texts of ``--calibrate`` as the source's inputs; none without a path."""
     if path is None:
         return []
-    from posexport.parity.agreement.texts import calibration_feeds
+    from posexport.proof.agreement.texts import calibration_feeds
 
     graphs = list(source.graphs.values())  # one, under a name of its layout's, has no parts itself
     return calibration_feeds(graphs[0] if len(graphs) == 1 else source, Path(path))
@@ -38,7 +38,7 @@ class Export:
 
     def __call__(self, source: "Source", directory: Path, *, with_float32: bool = False) -> "list[Built]":
         """The files in ``directory``; ``with_float32``: also what quantized ones are made from, in `FLOAT32`."""
-        from posexport.export.build import build
+        from posexport.conversion.export.build import build
 
         store = self.layout.store(source)
         return [
@@ -59,9 +59,9 @@ class Export:
         """What activations are measured on: texts, or for int8 random tokens where ``graph`` reads tokens alone."""
         if not self.recipe.reads_texts:
             return None
-        from posexport.parity.agreement.texts import random_rows
-        from posexport.precision.calibration import Calibration
-        from posexport.runtime.providers import make_session
+        from posexport.graph.precision.calibration import Calibration
+        from posexport.proof.agreement.texts import random_rows
+        from posexport.run.providers import make_session
 
         def open_graph(path: Path) -> Any:
             return make_session(path, threads=self.threads).run

@@ -10,24 +10,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, PrecisionCost, SourceInfo
+from posexport.base.options.recipe import Recipe
+from posexport.base.spec import DOMAIN
+from posexport.base.targets import kernels
+from posexport.base.targets.precisions import FP32
+from posexport.base.targets.providers import CPU, DEFAULT_PROVIDER
+from posexport.base.targets.target import PORTABLE
 from posexport.conversion.options import ConvertOptions
-from posexport.options.recipe import Recipe
-from posexport.parity.report.points import nearest
-from posexport.runtime.providers import numeric_options
-from posexport.spec import DOMAIN
-from posexport.targets import kernels
-from posexport.targets.precisions import FP32
-from posexport.targets.providers import CPU, DEFAULT_PROVIDER
-from posexport.targets.target import PORTABLE
+from posexport.proof.report.points import nearest
+from posexport.run.bundle.manifest import LoweringSpec, Manifest, PassSpec, PrecisionCost, SourceInfo
+from posexport.run.providers import numeric_options
 from posexport.version import VERSION
 
 if TYPE_CHECKING:
     import onnx
 
+    from posexport.conversion.export.build import Built
     from posexport.conversion.proof import OnTexts
-    from posexport.export.build import Built
-    from posexport.parity.report.report import Report
+    from posexport.proof.report.report import Report
     from posexport.sources.source import Source
 
 
@@ -106,7 +106,7 @@ def manifest_of(
     report: "Report | None",
     on_texts: "OnTexts | None" = None,
 ) -> Manifest:
-    from posexport.parity.report.record import verdict
+    from posexport.proof.report.record import verdict
 
     # by the report; `proven_on` names the provider that ran
     proven = verdict(report).proven

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from posexport.base.options import commands
+from posexport.base.options.check import check_options
+from posexport.base.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, PRECISION, PROOF, SOURCE, Option, StrPath
+from posexport.base.options.recipe import Recipe
+from posexport.base.targets.precisions import FP32, PrecisionName, for_each
 from posexport.errors import PosexportError
-from posexport.options import commands
-from posexport.options.check import check_options
-from posexport.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, PRECISION, PROOF, SOURCE, Option, StrPath
-from posexport.options.recipe import Recipe
 from posexport.sources.load_options import LoadOptions
-from posexport.targets.precisions import FP32, PrecisionName, for_each
 
 #: the headings of ``posexport convert --help``, in their order
 GROUPS = (SOURCE, LENGTHS, GRAPH, PRECISION, OUTPUT, PROOF, EXPERT)
@@ -115,7 +115,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
 
 def _check_names(names: Sequence[PrecisionName], layout: str) -> None:
     """PosexportError where the layout holds one precision, or one is named twice."""
-    from posexport.options.recipe import LAYOUTS
+    from posexport.base.options.recipe import LAYOUTS
 
     if len(set(names)) < len(names):
         raise PosexportError(f"each precision once, got --precision {' --precision '.join(names)}")

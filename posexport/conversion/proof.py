@@ -4,20 +4,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from posexport.bundle.manifest import PARITY, SAMPLE, TextAgreement, model_of
-from posexport.bundle.variants import variant_file
+from posexport.base.system.files import aside
+from posexport.base.targets.providers import DEFAULT_PROVIDER
+from posexport.conversion.export.build import Built
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.reduced import Reduced
 from posexport.errors import PosexportError
-from posexport.export.build import Built
-from posexport.parity.report.report import Report
-from posexport.system.files import aside
-from posexport.targets.providers import DEFAULT_PROVIDER
+from posexport.proof.report.report import Report
+from posexport.run.bundle.manifest import PARITY, SAMPLE, TextAgreement, model_of
+from posexport.run.bundle.variants import variant_file
 
 if TYPE_CHECKING:
-    from posexport.parity.proof import Progress
+    from posexport.base.targets.precisions import PrecisionName
+    from posexport.proof.proof import Progress
     from posexport.sources.source import Source
-    from posexport.targets.precisions import PrecisionName
 
 
 class OnTexts(NamedTuple):
@@ -36,8 +36,8 @@ def proof(
     reduced: Reduced | None = None,
 ) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
-    from posexport.parity.choose import ProofOptions, prove_model
-    from posexport.parity.sample.writer import SampleWriter
+    from posexport.proof.choose import ProofOptions, prove_model
+    from posexport.proof.sample.writer import SampleWriter
 
     sample = SampleWriter()
     proof_options = ProofOptions(
@@ -51,8 +51,8 @@ def proof(
     )
     report = None
     if reduced is not None:
-        from posexport.parity.full_model.records import NotComparableError, StructureError
-        from posexport.parity.reduced.prove import prove_reduced
+        from posexport.proof.full_model.records import NotComparableError, StructureError
+        from posexport.proof.reduced.prove import prove_reduced
 
         try:
             report = prove_reduced(reduced.reduction, directory, proof_options, reduced.export)
@@ -75,9 +75,9 @@ def agreement_on_texts(
     progress: "Progress | None",
 ) -> OnTexts:
     """How the graph in ``directory`` agrees with that in ``float32`` on the user's texts."""
-    from posexport.parity.agreement.texts import check_static, on_texts
-    from posexport.parity.half_range import RangeLog
-    from posexport.parity.subjects.half import computes, emulated_if, widened
+    from posexport.proof.agreement.texts import check_static, on_texts
+    from posexport.proof.half_range import RangeLog
+    from posexport.proof.subjects.half import computes, emulated_if, widened
 
     provider, computed = options.provider or DEFAULT_PROVIDER, options.computed
     parts = source.part_specs

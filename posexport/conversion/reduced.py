@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from posexport.conversion.graphs import Export
-    from posexport.parity.reduced.reduction import Reduction
+    from posexport.proof.reduced.reduction import Reduction
     from posexport.sources.source import Source
 
 
@@ -31,8 +31,8 @@ def reduced_model(
     """The reduced model that ``source`` (in float32) is proven by; None: it is proven itself."""
     if proof == "full" or (proof == "auto" and _weights_of(source) < LARGE):
         return None
-    from posexport.export.half_inputs import with_precision
-    from posexport.parity.reduced.reduction import reduction_of
+    from posexport.conversion.export.half_inputs import with_precision
+    from posexport.proof.reduced.reduction import reduction_of
 
     reduction = reduction_of(source, texts=bool(export.texts))
     if isinstance(reduction, str):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from posexport.bundle.manifest import Manifest
-from posexport.system.files import size_text
+from posexport.base.system.files import size_text
+from posexport.run.bundle.manifest import Manifest
 
 if TYPE_CHECKING:
-    from posexport.parity.report.report import Report
+    from posexport.proof.report.report import Report
     from posexport.sources.load_options import Shown
 
 
@@ -41,7 +41,7 @@ class Written(NamedTuple):
     @property
     def verdict(self) -> str:
         """The proof in words, as `Conversion.verdict` has it."""
-        from posexport.parity.report.record import verdict
+        from posexport.proof.report.record import verdict
 
         return verdict(self.report).words
 
@@ -73,7 +73,7 @@ class Conversion:
     @property
     def verdict(self) -> str:
         """The proof in words: ``proven``, or the weaker verdict and its reason."""
-        from posexport.parity.report.record import verdict
+        from posexport.proof.report.record import verdict
 
         return verdict(self.report).words
 
@@ -96,7 +96,7 @@ class Conversion:
 
     def to_text(self, *, width: int | None = None, colour: bool = False) -> str:
         """The table of the proof, and where the bundle is; ``width`` and ``colour`` as of `Report.to_text`."""
-        from posexport.parity.report.point_table import fitted, to_text
+        from posexport.proof.report.point_table import fitted, to_text
 
         lines = [] if self.report is None else [to_text(self.report, width=width, colour=colour)]
         if self.manifest is None:
@@ -112,7 +112,7 @@ class Conversion:
     @property
     def _loading_line(self) -> list[str]:
         """The line that loads the directory, if its layout has one."""
-        from posexport.export.layout import layout_named
+        from posexport.conversion.export.layout import layout_named
 
         line = "" if self.manifest is None else layout_named(self.manifest.recipe.layout).loading_line(self.output)
         return [f"load it with {line}"] if line else []

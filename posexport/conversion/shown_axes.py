@@ -4,13 +4,13 @@ from dataclasses import replace
 from math import lcm
 from typing import TYPE_CHECKING
 
+from posexport.base.sizes import multiple
+from posexport.base.spec import BATCH
 from posexport.conversion.result import ShownError
-from posexport.sizes import multiple
-from posexport.spec import BATCH
 
 if TYPE_CHECKING:
-    from posexport.export.build import Built
-    from posexport.export.messages import FixedAxisError
+    from posexport.conversion.export.build import Built
+    from posexport.conversion.export.messages import FixedAxisError
     from posexport.sources.load_options import Shown
     from posexport.sources.source import Source
 

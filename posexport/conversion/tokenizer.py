@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from posexport.bundle.manifest import Manifest
+from posexport.base.spec import compared_outputs
+from posexport.base.system.scratch import scratch_folder
 from posexport.errors import PosexportError
-from posexport.spec import compared_outputs
-from posexport.system.scratch import scratch_folder
-from posexport.tokenizer.make import Model, make_tokenizer
-from posexport.tokenizer.settings import CONFIG, TOKENIZER
+from posexport.run.bundle.manifest import Manifest
+from posexport.run.tokenizer.make import Model, make_tokenizer
+from posexport.run.tokenizer.settings import CONFIG, TOKENIZER
 
 #: of the largest value: rounding in float64 changes less
 _ROUNDED = 1e-9
@@ -63,9 +63,9 @@ def _left_padding_counts(source: "Source") -> bool:
         return False
     import torch
 
-    from posexport.parity.invariants.padded_rows import padded_left
-    from posexport.parity.references.precision_copy import PrecisionCopy
-    from posexport.parity.subjects.runner import whole
+    from posexport.proof.invariants.padded_rows import padded_left
+    from posexport.proof.references.precision_copy import PrecisionCopy
+    from posexport.proof.subjects.runner import whole
 
     rows = padded_left(source)
     if rows is None:
@@ -77,7 +77,7 @@ def _left_padding_counts(source: "Source") -> bool:
 
 def render(folder: Path, messages: Sequence[Mapping[str, Any]]) -> str | None:
     """The chat template of ``folder`` applied by the runtime's code; None if the folder has no template."""
-    from posexport.runtime.chat import Chat
+    from posexport.run.chat import Chat
 
     files = {path.name: None for path in folder.iterdir()}
     try:

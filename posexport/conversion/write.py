@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from posexport.bundle.manifest import model_of
-from posexport.bundle.write import copy_without_paths
+from posexport.base.targets.precisions import FP32
+from posexport.base.targets.providers import CPU
 from posexport.conversion.graphs import FLOAT32, Export, calibration_texts
 from posexport.conversion.manifest import manifest_of, recipe_of
 from posexport.conversion.options import ConvertOptions
@@ -19,21 +19,21 @@ from posexport.conversion.reduced import Reduced, reduced_model
 from posexport.conversion.result import MissedError, ShownError, Written
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
-from posexport.runtime import preparation
-from posexport.targets.precisions import FP32
-from posexport.targets.providers import CPU
+from posexport.run import preparation
+from posexport.run.bundle.manifest import model_of
+from posexport.run.bundle.write import copy_without_paths
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.export.build import Built
-    from posexport.export.layout import Layout
-    from posexport.options.recipe import Recipe
-    from posexport.parity.proof import Progress
-    from posexport.parity.report.report import Report
+    from posexport.base.options.recipe import Recipe
+    from posexport.base.targets.precisions import PrecisionName
+    from posexport.conversion.export.build import Built
+    from posexport.conversion.export.layout import Layout
+    from posexport.proof.proof import Progress
+    from posexport.proof.report.report import Report
     from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
-    from posexport.targets.precisions import PrecisionName
 
 
 class _CacheNotTracedError(PosexportError):
@@ -124,13 +124,13 @@ def _write(
     Raises:
         ShownError: the graph failed, and another one for some of the sizes may not.
     """
+    from posexport.conversion.export.half_inputs import with_precision
+    from posexport.conversion.export.layout import layout_named
+    from posexport.conversion.export.messages import FixedAxisError, NotTracedError
     from posexport.conversion.proof import explained, reasons
-    from posexport.export.half_inputs import with_precision
-    from posexport.export.layout import layout_named
-    from posexport.export.messages import FixedAxisError, NotTracedError
-    from posexport.lowering import plan
-    from posexport.parity.grid.grid import grid
-    from posexport.passes.graph_pass import NotInsertedError
+    from posexport.graph.lowering import plan
+    from posexport.graph.passes.graph_pass import NotInsertedError
+    from posexport.proof.grid.grid import grid
 
     # the options, as far as they can be checked without the source
     tell = progress or (lambda *_: None)
@@ -192,7 +192,7 @@ def _remarks_on_files(source: "Source") -> list[str]:
     if any(spec.role == "values" for spec in source.inputs):  # pictures or sound
         remarks += preparation.remarks(source.files)
     if source.limits.kv_cache or source.parts:
-        from posexport.runtime import generation_file
+        from posexport.run import generation_file
 
         remarks += generation_file.remarks(source.files)
     return remarks
@@ -200,7 +200,7 @@ def _remarks_on_files(source: "Source") -> list[str]:
 
 def _opset(options: ConvertOptions, layout: "Layout") -> int:
     """The opset of the options, or the lowest that has the operators they need."""
-    from posexport.export import negotiate
+    from posexport.conversion.export import negotiate
 
     return negotiate.opset(
         options.opset,
@@ -244,7 +244,7 @@ def _check_unpadding(recipe: "Recipe", built: "list[Built]") -> None:
 
 def _check_precision(recipe: "Recipe", built: "list[Built]", remark: Callable[[str], None]) -> None:
     """Checks that a quantized precision quantized something, and remarks once on each weight that it left."""
-    from posexport.precision.selection import check_quantized, larger
+    from posexport.graph.precision.selection import check_quantized, larger
 
     results = [graph.precision for graph in built]
     check_quantized(recipe, results)
@@ -302,8 +302,8 @@ def _copy_files(source: "Source", directory: Path) -> None:
 
 def _check_axes(source: "Source", directory: Path, options: ConvertOptions) -> None:
     """That the graphs have the axes that they were exported with."""
-    from posexport.parity.axes import check_axes
-    from posexport.parity.subjects.half import emulated_if, loads
+    from posexport.proof.axes import check_axes
+    from posexport.proof.subjects.half import emulated_if, loads
 
     computed = options.computed
     model, parts = model_of(directory, source.parts), source.part_specs

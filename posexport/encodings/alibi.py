@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import Positive, Size
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
-from posexport.ops.biases import slopes
-from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
-from posexport.options.check import Positive, Size
+from posexport.graph.ops.biases import slopes
+from posexport.graph.ops.distance_scores import DISTANCE_SCORES
+from posexport.graph.ops.position_product_scores import POSITION_PRODUCT_SCORES
 
 Variant = Literal["symmetric", "causal", "bloom", "falcon"]
 

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import AboveOne, FromTwo
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.resize import image_positions
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
-from posexport.ops.waves import Layout, waves
-from posexport.options.check import AboveOne, FromTwo
+from posexport.graph.ops.waves import Layout, waves
 
 First = Literal["column", "row"]
 #: DETR's, in the divisor of a coordinate

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.resize import image_positions, linear_weights, resize
-from posexport.ops.grid_scores import GRID_SCORES
-from posexport.options.check import Size
+from posexport.graph.ops.grid_scores import GRID_SCORES
 
 
 def oracle(

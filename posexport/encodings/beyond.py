@@ -2,9 +2,9 @@
 
 from torch import nn
 
+from posexport.base.spec import Beyond
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.spec import Beyond
 
 
 def extend(module: nn.Module, beyond: Beyond, length: int | None = None, *, overhead: int = 0) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posexport.errors import PosexportError
-from posexport.ops.biases import edges
+from posexport.graph.ops.biases import edges
 
 
 def two_sided_edges(encoding: str, buckets: int, max_distance: int) -> list[int]:

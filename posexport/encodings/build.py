@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from posexport.base.options.check import did_you_mean
+from posexport.base.options.settings import convert
 from posexport.encodings.encoding import ENCODINGS, Encoding, Entry
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.options.check import did_you_mean
-from posexport.options.settings import convert
 
 #: Constructor arguments that ``--beyond`` sets, never ``--set``.
 _NOT_SETTINGS = ("beyond", "trained")

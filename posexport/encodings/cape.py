@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import Positive
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.tables import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
-from posexport.ops.waves import waves
-from posexport.options.check import Positive
+from posexport.graph.ops.waves import waves
 
 
 def oracle(

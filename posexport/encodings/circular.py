@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import AboveOne
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.tables import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
-from posexport.ops.waves import Layout, waves
-from posexport.options.check import AboveOne
+from posexport.graph.ops.waves import Layout, waves
 
 
 def oracle(

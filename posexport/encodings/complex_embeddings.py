@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.waves import frequencies
-from posexport.options.check import Size
 
 
 def oracle(x_BTC: Array, pos_BT: Array, *, params: Mapping[str, Array], hidden: int) -> Array:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
-from posexport.ops.contextual_scores import CONTEXTUAL_SCORES
-from posexport.options.check import Size
+from posexport.graph.ops.contextual_scores import CONTEXTUAL_SCORES
 
 
 def oracle(

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
-from posexport.ops.disentangled_scores import DISENTANGLED_SCORES
-from posexport.options.check import Size
+from posexport.graph.ops.disentangled_scores import DISENTANGLED_SCORES
 
 
 def oracle(

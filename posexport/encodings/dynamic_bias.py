@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
-from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.options.check import Size
+from posexport.graph.ops.distance_scores import DISTANCE_SCORES
 
 
 def oracle(

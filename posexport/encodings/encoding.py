@@ -27,13 +27,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from posexport.base.options.check import check_values
+from posexport.base.registry import Registry
+from posexport.base.spec import Beyond, EncodingSpec
 from posexport.encodings.files import FILES
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.ops.operator import Operator
-from posexport.options.check import check_values
-from posexport.registry import Registry
-from posexport.spec import Beyond, EncodingSpec
+from posexport.graph.ops.operator import Operator
 
 Array = NDArray[np.float64]
 Value = int | float | str | bool | None
@@ -118,7 +118,7 @@ class Encoding(nn.Module):
     def __init__(self, **parameters: Value) -> None:
         """``parameters``: all arguments of the subclass's constructor.
 
-        Raises PosexportError for one that is not of its annotated type (`posexport.options.check`).
+        Raises PosexportError for one that is not of its annotated type (`posexport.base.options.check`).
         """
         super().__init__()
         for cls in type(self).__mro__:

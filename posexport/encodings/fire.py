@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from posexport.base.options.check import Positive, Size
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
-from posexport.ops.fire_scores import FIRE_SCORES
-from posexport.options.check import Positive, Size
+from posexport.graph.ops.fire_scores import FIRE_SCORES
 
 #: added to the normaliser in the paper's listing
 EPS = 1e-6

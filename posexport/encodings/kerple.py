@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
-from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.options.check import Size
+from posexport.graph.ops.distance_scores import DISTANCE_SCORES
 
 Form = Literal["log", "power"]
 #: what the released code clamps to

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from posexport.base.options.check import Count
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.tables import Joined, PositionTable
-from posexport.options.check import Count
 
 
 def oracle(

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import Count
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
-from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.options.check import Count
+from posexport.graph.ops.distance_scores import DISTANCE_SCORES
 
 #: Bias beyond the window. Exact in every precision; far enough below any score that the softmax gives exact
 #: zeros. Not the dtype's lowest number: added to a padding mask, which is, that would be minus infinity, and a row in

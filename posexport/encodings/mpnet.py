@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor, nn
 
+from posexport.base.options.check import FromFour, Size
 from posexport.encodings.buckets import boundaries, bucket, two_sided_edges
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.encodings.tables import Joined, PositionTable
-from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.options.check import FromFour, Size
+from posexport.graph.ops.distance_scores import DISTANCE_SCORES
 
 
 def embed_oracle(

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Array, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.encodings.tables import Clippable, OnOverflow
-from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
-from posexport.options.check import Size
+from posexport.graph.ops.head_distance_scores import HEAD_DISTANCE_SCORES
 
 
 def oracle(

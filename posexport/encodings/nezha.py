@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.waves import frequencies
-from posexport.ops.clipped_scores import CLIPPED_SCORES
-from posexport.ops.clipped_values import CLIPPED_VALUES
-from posexport.options.check import Size
+from posexport.graph.ops.clipped_scores import CLIPPED_SCORES
+from posexport.graph.ops.clipped_values import CLIPPED_VALUES
 
 
 def scores_oracle(

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posexport.base.options.check import FromTwo
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.tables import Joined, PositionVectors
-from posexport.options.check import FromTwo
 
 Form = Literal["sine", "table"]
 

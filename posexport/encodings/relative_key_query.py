@@ -9,7 +9,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Term, oracle_of, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.tables import RelativeTable
-from posexport.ops.relative_key_query_scores import RELATIVE_KEY_QUERY_SCORES
+from posexport.graph.ops.relative_key_query_scores import RELATIVE_KEY_QUERY_SCORES
 
 
 @register(

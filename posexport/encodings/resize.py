@@ -50,7 +50,7 @@ def resize(table_RCD: Tensor, rows_NR: Tensor, columns_MC: Tensor) -> Tensor:
     """[R, C, D] to [N, M, D], by the matrices of both dimensions, in their type."""
     wide_RCD = table_RCD.to(rows_NR.dtype)
     by_row_NCD = (rows_NR @ wide_RCD.flatten(1)).unflatten(1, wide_RCD.shape[1:])  # type: ignore[no-untyped-call]
-    # as many matrices in both factors: on CUDA one call of the library (`posexport.passes.device.equal_batches`)
+    # as many matrices in both factors: on CUDA one call of the library (`posexport.graph.passes.device.equal_batches`)
     resized_MC: Tensor = columns_MC.expand(by_row_NCD.shape[0], -1, -1) @ by_row_NCD
     return resized_MC
 

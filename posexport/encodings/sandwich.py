@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import AboveOne, FromTwo, Size
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
-from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.options.check import AboveOne, FromTwo, Size
+from posexport.graph.ops.distance_scores import DISTANCE_SCORES
 
 
 def oracle(

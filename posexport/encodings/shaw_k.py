@@ -6,10 +6,10 @@ section 3.2, without the values' term (their table 3: it made no difference for 
 
 from torch import Tensor
 
+from posexport.base.options.check import Count, Size
 from posexport.encodings.encoding import Encoding, Term, oracle_of, register
 from posexport.encodings.positions import Positions
-from posexport.ops.clipped_scores import CLIPPED_SCORES
-from posexport.options.check import Count, Size
+from posexport.graph.ops.clipped_scores import CLIPPED_SCORES
 
 
 @register(

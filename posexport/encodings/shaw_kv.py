@@ -6,8 +6,8 @@ Shaw, Uszkoreit, Vaswani, "Self-Attention with Relative Position Representations
 from posexport.encodings.encoding import Term, oracle_of, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.shaw_k import ShawK
-from posexport.ops.clipped_scores import CLIPPED_SCORES
-from posexport.ops.clipped_values import CLIPPED_VALUES
+from posexport.graph.ops.clipped_scores import CLIPPED_SCORES
+from posexport.graph.ops.clipped_values import CLIPPED_VALUES
 
 
 @register(

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posexport.base.options.check import AboveOne, Count
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.tables import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
-from posexport.ops.waves import Layout, waves
-from posexport.options.check import AboveOne, Count
+from posexport.graph.ops.waves import Layout, waves
 
 Timescales = Literal["transformer", "tensor2tensor"]
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.tables import Joined, PositionVectors
 from posexport.errors import PosexportError
-from posexport.options.check import Size
 
 Form = Literal["strided", "block", "subset"]
 

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.options.check import Count, Size
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.tables import WindowBias
 from posexport.errors import PosexportError
-from posexport.options.check import Count, Size
 
 
 def oracle(

@@ -11,13 +11,13 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from posexport.base.options.check import Size
 from posexport.encodings.buckets import boundaries, bucket
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
-from posexport.ops.biases import edges
-from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.options.check import Size
+from posexport.graph.ops.biases import edges
+from posexport.graph.ops.distance_scores import DISTANCE_SCORES
 
 
 def oracle(

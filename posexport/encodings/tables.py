@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.options.check import Size
+from posexport.base.spec import Beyond
 from posexport.encodings.encoding import Encoding, Term, Value
 from posexport.encodings.positions import Positions
 from posexport.encodings.resize import image_positions
 from posexport.errors import PosexportError
-from posexport.ops.grid_scores import GRID_SCORES
-from posexport.options.check import Size
-from posexport.spec import Beyond
+from posexport.graph.ops.grid_scores import GRID_SCORES
 
 Joined = Literal["sum", "concat"]
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor, nn
 
+from posexport.base.options.check import Size
 from posexport.encodings.encoding import Array, Encoding, Term, Value, register
 from posexport.encodings.positions import Positions, distances
 from posexport.encodings.waves import frequencies
-from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
-from posexport.ops.waves import Layout, project
-from posexport.options.check import Size
+from posexport.graph.ops.head_distance_scores import HEAD_DISTANCE_SCORES
+from posexport.graph.ops.waves import Layout, project
 
 
 def oracle(

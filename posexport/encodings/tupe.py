@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.options.check import FromFour, Size
 from posexport.encodings.buckets import bucket, two_sided_edges
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.encodings.tables import StretchableTable, stretch
 from posexport.errors import PosexportError
-from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
-from posexport.options.check import FromFour, Size
+from posexport.graph.ops.position_product_scores import POSITION_PRODUCT_SCORES
 
 
 def oracle(

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posexport.base.options.check import Count, Size
+from posexport.base.spec import Beyond
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.resize import cubic_weights, image_positions, resize
-from posexport.options.check import Count, Size
-from posexport.spec import Beyond
 
 
 def oracle(

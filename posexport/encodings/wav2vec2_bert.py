@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import Count, Size
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
-from posexport.ops.clipped_scores import CLIPPED_SCORES
-from posexport.options.check import Count, Size
+from posexport.graph.ops.clipped_scores import CLIPPED_SCORES
 
 
 def oracle(

@@ -1,4 +1,4 @@
-"""Frequencies of the sinusoidal features (`posexport.ops.waves`)."""
+"""Frequencies of the sinusoidal features (`posexport.graph.ops.waves`)."""
 
 
 def frequencies(size: int, base: float = 10000.0) -> list[float]:

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.options.check import FromFour, Size
 from posexport.encodings.buckets import boundaries, bucket, two_sided_edges
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
-from posexport.ops.gated_distance_scores import GATED_DISTANCE_SCORES
-from posexport.options.check import FromFour, Size
+from posexport.graph.ops.gated_distance_scores import GATED_DISTANCE_SCORES
 
 #: number of linear outputs that each of the two gates sums
 _SUMMED = 4

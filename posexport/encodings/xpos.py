@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import Positive, Size
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.rope.rope import Role, Rope
 from posexport.errors import PosexportError
-from posexport.ops.rotation import Layout
-from posexport.options.check import Positive, Size
+from posexport.graph.ops.rotation import Layout
 
 #: largest power of two that a query or key is multiplied or divided by: float16 ends at 2^16, and at 2^-14 exactness
 _OCTAVES = 12

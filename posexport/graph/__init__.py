@@ -1,1 +1,5 @@
-"""Graphs of onnx_ir: what to ask them (queries), how to change them (edits), how to write them (builder)."""
+"""An ONNX file in, a better one out, without PyTorch.
+
+queries asks graphs of onnx_ir, edits and builder change them; ops has the records of position operators, passes
+recognise and optimise, lowering writes attention, precision converts the finished graph.
+"""

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
+from posexport.base.spec import NO_CONTENT, Role
 from posexport.graph.queries import CONTROL_FLOW, SHAPES, SIZES, TRUTHS, bodies, loop_carried, loop_inputs, loop_results
-from posexport.spec import NO_CONTENT, Role
 
 
 class Propagation(ABC):

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from posexport.base.system.threads import session_threads
 from posexport.graph.queries import sizes
-from posexport.system.threads import session_threads
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -1,8 +1,8 @@
 """Removes from a graph what tools noted in it.
 
 The tracer notes at every node where in which file it was written: absolute paths of sources and of the environment.
-Only the path and the classes of a node's modules stay, which `posexport.parity.locate.graph_values` and
-`posexport.tools.explain` read; the metadata of other tools is removed.
+Only the path and the classes of a node's modules stay, which `posexport.proof.locate.graph_values` and
+`posexport.inspect.explain` read; the metadata of other tools is removed.
 """
 
 from collections.abc import Iterator, MutableMapping

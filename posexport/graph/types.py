@@ -13,9 +13,9 @@ import onnx.defs
 import onnx_ir as ir
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
+from posexport.base.spec import DOMAIN
 from posexport.graph.dataflow import Propagation
 from posexport.graph.queries import bodies, producer
-from posexport.spec import DOMAIN
 
 #: operators with an attribute for the type of the first output, and its default
 _BY_ATTRIBUTE = {

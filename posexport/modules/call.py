@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from posexport.base.system.user_code import is_external, line_of_error, quoted, raised
 from posexport.errors import PosexportError
 from posexport.modules.returned import named_outputs
-from posexport.system.user_code import is_external, line_of_error, quoted, raised
-from posexport.torch_fixes.as_exported import as_exported
-from posexport.torch_fixes.default_dtype import computing_in
+from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.default_dtype import computing_in
 
 
 class CallError(Exception):

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from posexport.base.system.user_code import is_external, raised
 from posexport.errors import PosexportError
-from posexport.system.user_code import is_external, raised
 
 _M = TypeVar("_M", bound=nn.Module)
 _T = TypeVar("_T")

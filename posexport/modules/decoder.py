@@ -1,4 +1,4 @@
-"""A user's decoder, which a graph pass gives a KV cache (`posexport.definition.forward_decoder`).
+"""A user's decoder, which a graph pass gives a KV cache (`posexport.models.forward_decoder`).
 
 Shape letters: B batch, T tokens, C channels, V vocabulary.
 """
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from posexport.definition.cached_decoder import Decoding
-from posexport.definition.forward_decoder import IDS, MASK, POSITIONS, ForwardDecoder, Interface
+from posexport.base.spec import BATCH, SEQUENCE, LengthContract
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.nope import NoPE
+from posexport.graph.ops.dropped_scores import drops
+from posexport.models.cached_decoder import Decoding
+from posexport.models.forward_decoder import IDS, MASK, POSITIONS, ForwardDecoder, Interface
 from posexport.modules.user_module import UserModule, returning
 from posexport.nn import Attention, InputEncoding
-from posexport.ops.dropped_scores import drops
-from posexport.spec import BATCH, SEQUENCE, LengthContract
 
 
 class UserDecoder(ForwardDecoder):

@@ -10,15 +10,15 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.cached_decoder import CachedDecoder
-from posexport.definition.forward_decoder import POSITIONS
+from posexport.base.spec import InputSpec, LengthContract
+from posexport.base.system.user_code import raised
 from posexport.errors import PosexportError
+from posexport.models.cached_decoder import CachedDecoder
+from posexport.models.forward_decoder import POSITIONS
 from posexport.modules.axes.largest import LONGEST, search
 from posexport.modules.user_module import UserModule
 from posexport.sources import memory_mapped
 from posexport.sources.source import Source, spec_of
-from posexport.spec import InputSpec, LengthContract
-from posexport.system.user_code import raised
 
 TASK = "text-generation"
 

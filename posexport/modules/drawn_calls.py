@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call
 from posexport.modules.copied import copied
 from posexport.modules.user_module import at
 from posexport.sources import memory_mapped
 from posexport.sources.example import example
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
 
 Sizes = dict[str, int]
 #: axes of tokens, for which the longest input is searched

@@ -12,6 +12,16 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    SEQUENCE,
+    InputSpec,
+    LengthContract,
+    Limits,
+    OutputSpec,
+    ProofPlan,
+)
 from posexport.errors import PosexportError
 from posexport.modules.axes.classify import Varying
 from posexport.modules.axes.largest import Largest, largest_of, largest_of_tokens
@@ -34,17 +44,7 @@ from posexport.modules.many_frames import example_sizes, with_many_frames
 from posexport.modules.rows_alone import rows_mix
 from posexport.modules.value_reads import ValueReads
 from posexport.sources.example import axis_sizes, example
-from posexport.spec import (
-    BATCH,
-    ENCODER_SEQUENCE,
-    SEQUENCE,
-    InputSpec,
-    LengthContract,
-    Limits,
-    OutputSpec,
-    ProofPlan,
-)
-from posexport.torch_fixes.module_precision import in_precision
+from posexport.sources.torch_fixes.module_precision import in_precision
 
 _NAMES = {SEQUENCE: "inputs", ENCODER_SEQUENCE: "encoder inputs"}
 #: tokens of a row that are padded, to see whether shapes of outputs depend on the mask

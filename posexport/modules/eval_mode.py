@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posexport.base.system.user_code import is_external, raised
 from posexport.errors import PosexportError
-from posexport.system.user_code import is_external, raised
 
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 

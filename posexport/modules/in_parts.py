@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from posexport.definition.cached_decoder import CachedDecoder
+from posexport.models.cached_decoder import CachedDecoder
 from posexport.nn.cached_call import NotCachedError
 
 #: rows and tokens of the inputs that are compared with and without a cache

@@ -1,24 +1,24 @@
-"""Makes the source of a decoder that gets its KV cache by a graph pass (`posexport.passes.cache`)."""
+"""Makes the source of a decoder that gets its KV cache by a graph pass (`posexport.graph.passes.cache`)."""
 
 from dataclasses import replace
 
 import msgspec
 import torch
 
-from posexport.definition.forward_decoder import IDS, LEAST_CHANNELS, MASK, POSITIONS, Interface
+from posexport.base.targets.target import Target
+from posexport.conversion.export.context import of_source
+from posexport.conversion.export.messages import NotTracedError
+from posexport.conversion.export.trace import as_traced, trace
 from posexport.errors import PosexportError
-from posexport.export.context import of_source
-from posexport.export.messages import NotTracedError
-from posexport.export.trace import as_traced, trace
+from posexport.graph.ops.biases import is_published
+from posexport.graph.passes import pipeline
+from posexport.graph.passes.cache.insert import Inserted, insert_cache
+from posexport.models.forward_decoder import IDS, LEAST_CHANNELS, MASK, POSITIONS, Interface
 from posexport.modules.decoder import UserDecoder, encodings_of, term_of
 from posexport.modules.decoder_facts import as_source, limited, tokens_of
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
-from posexport.ops.biases import is_published
-from posexport.passes import pipeline
-from posexport.passes.cache.insert import Inserted, insert_cache
 from posexport.sources.source import Source
-from posexport.targets.target import Target
 
 #: rows and tokens of the call that checks which logits are the last token's
 _ROWS, _LENGTH = 3, 9

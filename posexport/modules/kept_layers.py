@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.graph.ops.states import convolution
 from posexport.nn.cached_call import NotCachedError
 from posexport.nn.layer_states import CONV, RECURRENT, States
 from posexport.nn.recurrent_node import gates_in_order
-from posexport.ops.states import convolution
-from posexport.torch_fixes.patch import patched
+from posexport.sources.torch_fixes.patch import patched
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,24 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.definition import limits_of_module
+from posexport.base.spec import (
+    BATCH,
+    CARRIED,
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    PRESENT,
+    SAMPLES,
+    SEQUENCE,
+    WIDTH,
+    Axis,
+    InputSpec,
+    OutputSpec,
+    Promises,
+)
+from posexport.base.targets.dtypes import DTYPES, MODEL_DTYPE
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.models.definition import limits_of_module
 from posexport.modules.axes.discover import Discovered, discover
 from posexport.modules.axes.example_calls import counts_tokens
 from posexport.modules.axes.sizes import STANDARD, in_steps
@@ -33,21 +48,6 @@ from posexport.modules.vocabularies import with_vocabularies
 from posexport.sources.example import axis_sizes
 from posexport.sources.load_options import Shown
 from posexport.sources.source import Source, digest
-from posexport.spec import (
-    BATCH,
-    CARRIED,
-    ENCODER_SEQUENCE,
-    HEIGHT,
-    PRESENT,
-    SAMPLES,
-    SEQUENCE,
-    WIDTH,
-    Axis,
-    InputSpec,
-    OutputSpec,
-    Promises,
-)
-from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
 
 #: the dynamic axes that a user's module may have, also with an input's name and ``_`` before them
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)

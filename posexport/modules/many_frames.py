@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from posexport.base.spec import BATCH
 from posexport.errors import PosexportError
 from posexport.modules.drawn_calls import DrawnCalls, Sizes
 from posexport.sources.example import example
-from posexport.spec import BATCH
 
 
 def with_many_frames(calls: DrawnCalls, base: Sizes, tensors: Mapping[str, Tensor], steps: Mapping[str, int]) -> Sizes:

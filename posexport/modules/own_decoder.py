@@ -13,11 +13,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
-from posexport.definition.definition import reads_numbers
-from posexport.definition.forward_decoder import IDS, MASK, POSITIONS
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.models.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
+from posexport.models.definition import reads_numbers
+from posexport.models.forward_decoder import IDS, MASK, POSITIONS
 from posexport.modules.copied import copied
 from posexport.modules.decoder_facts import as_source, limited, small, tokens_of
 from posexport.modules.in_parts import differ, in_calls
@@ -26,8 +27,7 @@ from posexport.nn import Attention, InputEncoding
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.sources.source import Source
-from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
-from posexport.torch_fixes.module_precision import in_precision
+from posexport.sources.torch_fixes.module_precision import in_precision
 
 #: rows and tokens of the calls that check a module before it is exported
 _ROWS, _LENGTH = 3, 9

@@ -10,9 +10,9 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import SAMPLES, Axis, InputSpec
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call
-from posexport.spec import SAMPLES, Axis, InputSpec
 
 #: the difference by rounding that is allowed, relative to the largest element
 _ROUNDING = 1e-4

@@ -21,6 +21,8 @@ from typing import Any
 
 from torch import nn
 
+from posexport.base.spec import InputSpec
+from posexport.base.system.user_code import is_external, line_of_error, quoted, raised
 from posexport.errors import PosexportError
 from posexport.modules.live_module import NOTHING_SHOWN, source_of_module
 from posexport.modules.with_cache import with_cache
@@ -28,8 +30,6 @@ from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions, Shown
 from posexport.sources.source import Source
 from posexport.sources.transformers_model import called, is_transformers_model, saved
-from posexport.spec import InputSpec
-from posexport.system.user_code import is_external, line_of_error, quoted, raised
 
 
 def python_source(

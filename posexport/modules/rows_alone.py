@@ -2,10 +2,10 @@
 
 import torch
 
+from posexport.base.spec import BATCH, InputSpec, OutputSpec
 from posexport.modules.call import CallError, call
 from posexport.modules.drawn_calls import DrawnCalls, Sizes
 from posexport.sources.example import example
-from posexport.spec import BATCH, InputSpec, OutputSpec
 
 #: the difference that is no rounding of float64, relative to the largest element
 _MIXED = 1e-7

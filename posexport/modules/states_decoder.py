@@ -14,10 +14,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-from posexport.definition.cached_decoder import CacheTensors, Decoding, StateTensors, answer_output
-from posexport.definition.forward_decoder import MASK, POSITIONS
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
+from posexport.models.cached_decoder import CacheTensors, Decoding, StateTensors, answer_output
+from posexport.models.forward_decoder import MASK, POSITIONS
 from posexport.modules.decoder_facts import as_source, limited, small, tokens_of
 from posexport.modules.in_parts import Uncached, check_calls
 from posexport.modules.kept_layers import keeping, stateful_layers
@@ -26,8 +27,7 @@ from posexport.nn.cached_call import NotCachedError
 from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.nn.layer_states import KINDS, NoKeysCache, States
 from posexport.sources.source import Source
-from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
-from posexport.torch_fixes.module_precision import in_precision
+from posexport.sources.torch_fixes.module_precision import in_precision
 
 #: tokens of the call that shows the shapes of the states
 _LENGTH = 5

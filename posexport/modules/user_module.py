@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call, computed_dtype
 from posexport.modules.copied import copying, deep_copied, with_copied_closures
@@ -20,10 +21,9 @@ from posexport.modules.recognise.mode import called, traced
 from posexport.modules.returned import named_outputs, names_beside
 from posexport.modules.value_branches import TakingWays, Ways
 from posexport.sources.source import TracedModule
-from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
-from posexport.torch_fixes.as_exported import as_exported
-from posexport.torch_fixes.module_state import with_state_kept
-from posexport.torch_fixes.whole_row import WholeRow
+from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.module_state import with_state_kept
+from posexport.sources.torch_fixes.whole_row import WholeRow
 
 #: what to do about an example that holds past keys and values
 PAST_IS_OURS = (

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from posexport.base.spec import InputSpec
+from posexport.base.system.user_code import line_of_frame
 from posexport.modules.call import CallError, call
 from posexport.sources.example import axis_sizes, example
-from posexport.spec import InputSpec
-from posexport.system.user_code import line_of_frame
 
 #: the way of each branch, by the line of the user's
 Ways = dict[str, bool]

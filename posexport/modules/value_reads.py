@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posexport.system.user_code import line_of_frame
+from posexport.base.system.user_code import line_of_frame
 
 #: what the user writes, by the operators that PyTorch calls for it
 _WRITTEN = {

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from posexport.base.spec import InputSpec
 from posexport.errors import PosexportError
 from posexport.modules.axes.largest import CALL
 from posexport.modules.call import CallError, call, calling
 from posexport.modules.copied import copied
 from posexport.modules.decoder_facts import small
 from posexport.modules.left_out import has_values
-from posexport.spec import InputSpec
-from posexport.torch_fixes.module_state import with_state_kept
+from posexport.sources.torch_fixes.module_state import with_state_kept
 
 #: integers from here on are accepted where no smaller one is refused; by how much each one that is tried is larger
 _FAR, _STEP = 2**31 - 1, 8

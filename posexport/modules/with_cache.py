@@ -12,9 +12,11 @@ import msgspec
 import torch
 from torch import nn
 
-from posexport.definition.forward_decoder import IDS, MASK, POSITIONS
+from posexport.base.spec import BATCH, SEQUENCE, OutputSpec
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.graph.passes.graph_pass import NotCausalError, NotInsertedError
+from posexport.models.forward_decoder import IDS, MASK, POSITIONS
 from posexport.modules.decoder_facts import TASK, rows_of, table_rows_of
 from posexport.modules.inserted_cache import by_pass
 from posexport.modules.kept_layers import stateful_layers
@@ -23,11 +25,9 @@ from posexport.modules.states_decoder import by_states
 from posexport.modules.user_module import PAST_IS_OURS, UserModule, looks_past, returning
 from posexport.nn import Attention
 from posexport.nn.cached_call import NotCachedError
-from posexport.passes.graph_pass import NotCausalError, NotInsertedError
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.spec import BATCH, SEQUENCE, OutputSpec
-from posexport.torch_fixes.module_state import with_state_kept
+from posexport.sources.torch_fixes.module_state import with_state_kept
 
 
 def with_cache(source: Source, task: str | None) -> Source:

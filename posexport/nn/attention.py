@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Term
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.ops.additive_scores import ADDITIVE_SCORES
-from posexport.ops.attention import AttentionSpec
-from posexport.ops.concat_scores import CONCAT_SCORES
-from posexport.ops.soft_cap_scores import SOFT_CAP_SCORES
-from posexport.ops.spec import emit
-from posexport.ops.tracing import traced_as
+from posexport.graph.ops.additive_scores import ADDITIVE_SCORES
+from posexport.graph.ops.attention import AttentionSpec
+from posexport.graph.ops.concat_scores import CONCAT_SCORES
+from posexport.graph.ops.soft_cap_scores import SOFT_CAP_SCORES
+from posexport.graph.ops.spec import emit
+from posexport.graph.ops.tracing import traced_as
 
 Score = Literal["dot", "general", "concat", "additive"]
 

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posexport.base.options.recipe import RotationName
+from posexport.base.spec import CAPACITY, PAST, SEQUENCE, TOTAL
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
-from posexport.ops.cache import read_slots, write_slots
-from posexport.options.recipe import RotationName
-from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL
+from posexport.graph.ops.cache import read_slots, write_slots
 
 #: keys and values of a layer, [B, G, S, D]
 KeysAndValues = tuple[Tensor, Tensor]

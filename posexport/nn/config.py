@@ -8,7 +8,7 @@ import typing
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from posexport.options.check import check_values
+from posexport.base.options.check import check_values
 
 
 def named(flat: str, default: Any) -> Any:
@@ -20,7 +20,7 @@ def named(flat: str, default: Any) -> Any:
 class Config:
     """Frozen settings. Fields that are records themselves have a default, which flat settings change in part.
 
-    Raises PosexportError for a value that is not of its annotated type (`posexport.options.check`).
+    Raises PosexportError for a value that is not of its annotated type (`posexport.base.options.check`).
     """
 
     def __post_init__(self) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, SEQUENCE, OutputSpec
 from posexport.nn.feed_forward import activation
-from posexport.spec import BATCH, SEQUENCE, OutputSpec
 
 
 class Head(nn.Module):

@@ -11,9 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from posexport.base.spec import SEQUENCE, TOTAL
 from posexport.nn.cached_call import NotCachedError
 from posexport.nn.caching import DynamicCache, KeysAndValues
-from posexport.spec import SEQUENCE, TOTAL
 
 #: kinds of states: the windows of convolutions [B, C, W - 1], and the states of recurrences [B, ...]
 CONV, RECURRENT = "conv", "recurrent"

@@ -6,12 +6,12 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from posexport.base.options.settings import convert
 from posexport.encodings.build import lookup
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.compose import ByLayer
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.options.settings import convert
 
 
 def encoding_of(

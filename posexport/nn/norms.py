@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.options.check import Fraction, Positive
 from posexport.errors import PosexportError
 from posexport.nn.config import Config, named
-from posexport.options.check import Fraction, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, SEQUENCE, OutputSpec
 from posexport.nn.feed_forward import activation
 from posexport.nn.heads import Head, SequenceClassification, mean_of_tokens
-from posexport.spec import BATCH, SEQUENCE, OutputSpec
 
 #: by the names of sentence-transformers 6, in the order in which it concatenates several
 Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]

@@ -11,15 +11,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.bundle.manifest import Manifest
+from posexport.base.spec import PROMPT_MASK, SEQUENCE, OutputSpec, PairRules, TextRules
+from posexport.base.targets.providers import DEFAULT_PROVIDER, PROVIDERS
 from posexport.errors import PosexportError
-from posexport.runtime.chat import Chat
-from posexport.runtime.embed import EMBEDDING
-from posexport.runtime.load import load
-from posexport.runtime.scores import LOGITS, message_rows
-from posexport.runtime.texts import Texts
-from posexport.spec import PROMPT_MASK, SEQUENCE, OutputSpec, PairRules, TextRules
-from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
+from posexport.run.bundle.manifest import Manifest
+from posexport.run.chat import Chat
+from posexport.run.embed import EMBEDDING
+from posexport.run.load import load
+from posexport.run.scores import LOGITS, message_rows
+from posexport.run.texts import Texts
 
 STATES, TOKENS, SCORES, PROMPT_LENGTH = "last_hidden_state", "token_embeddings", "scores", "prompt_length"
 MASK = "attention_mask"

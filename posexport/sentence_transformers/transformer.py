@@ -79,7 +79,7 @@ class Transformer(_input_module()):  # type: ignore[misc]
 
     @property
     def session(self) -> Any:
-        """The `posexport.runtime.session.Session`."""
+        """The `posexport.run.session.Session`."""
         return self._backend.session
 
     @functools.cached_property

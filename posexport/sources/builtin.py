@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from posexport.base.options.check import did_you_mean
+from posexport.base.options.settings import convert
+from posexport.base.tasks.registry import did_you_mean_task
 from posexport.encodings.build import build
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.encoding import ENCODINGS
 from posexport.errors import PosexportError
-from posexport.options.check import did_you_mean
-from posexport.options.settings import convert
 from posexport.sources import settings, source
 from posexport.sources.definitions import KINDS
 from posexport.sources.definitions.kind import Kind
 from posexport.sources.source import Source, model_of
-from posexport.tasks.registry import did_you_mean_task
 
 MAX_POSITIONS = 128
 LABELS = 3

@@ -6,11 +6,11 @@ from typing import cast
 
 import torch
 
+from posexport.base.options.settings import convert
 from posexport.encodings.build import build, lookup
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.encoding import Encoding, Entry
 from posexport.errors import PosexportError
-from posexport.options.settings import convert
 from posexport.sources.builtin import LARGEST, MAX_POSITIONS
 from posexport.sources.definitions.encoder import ENCODER
 from posexport.sources.settings import parse, refuse_unknown

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from posexport.base.example_inputs import example_input, with_sizes
+from posexport.base.spec import InputSpec
 from posexport.errors import PosexportError
-from posexport.example_inputs import example_input, with_sizes
-from posexport.spec import InputSpec
 
 #: Sizes to trace at: different from one another, and none of them 0 or 1, which the tracer would take for constants.
 _TRACED_SIZES = (3, 11, 7, 13, 5, 4)

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from posexport.options.settings import pairs
+from posexport.base.options.settings import pairs
 
 if TYPE_CHECKING:
-    from posexport.options.recipe import DefinitionName
-    from posexport.spec import InputSpec
+    from posexport.base.options.recipe import DefinitionName
+    from posexport.base.spec import InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class LoadOptions:
     """The options of a source; None: not stated by the user, so that a recorded recipe's value applies.
 
     ``settings``: the ``--set`` pairs.
-    ``definition``: of a checkpoint, as in `posexport.options.recipe.Recipe`; None: as recorded, else ``paper``.
+    ``definition``: of a checkpoint, as in `posexport.base.options.recipe.Recipe`; None: as recorded, else ``paper``.
     ``drop_weights``: patterns of tensors of a checkpoint that are left out.
     ``name`` and ``label``: what the source of a checkpoint's folder is called, in place of its path and its type.
     ``example_inputs`` and ``axes`` describe the inputs of a module in memory (`posexport.modules.live_module`).

@@ -20,7 +20,7 @@ from typing import IO, TypeVar
 import torch
 from torch import Tensor, nn
 
-from posexport.targets.dtypes import MODEL_DTYPE
+from posexport.base.targets.dtypes import MODEL_DTYPE
 
 #: modules with more bytes of weights than this are mapped, and shared where small ones are copied
 LARGE = 1 << 30

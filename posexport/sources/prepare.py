@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from posexport.definition.definition import Definition
+from posexport.base.options.recipe import CacheName, Recipe, RotationName
+from posexport.base.spec import Beyond
 from posexport.encodings.beyond import extend as extend_encodings
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.models.definition import Definition
 from posexport.nn.caching import CACHES, Caching
-from posexport.options.recipe import CacheName, Recipe, RotationName
+from posexport.run.tokenizer.byte_pair import with_tokenizer
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.registry import opener_of
 from posexport.sources.source import Source
-from posexport.spec import Beyond
-from posexport.tokenizer.byte_pair import with_tokenizer
 
 
 def with_limit(source: Source, beyond: Beyond, max_length: int | None) -> Source:

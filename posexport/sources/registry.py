@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from posexport.registry import Registry
+from posexport.base.registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from posexport.base.spec import SourceKind
     from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
-    from posexport.spec import SourceKind
 
 
 @dataclass(frozen=True, kw_only=True)

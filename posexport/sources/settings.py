@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from posexport.base.options.check import did_you_mean
+from posexport.base.options.settings import convert
 from posexport.errors import PosexportError
 from posexport.nn.config import Config
-from posexport.options.check import did_you_mean
-from posexport.options.settings import convert
 
 
 def parse(pairs: Iterable[str]) -> dict[str, str]:

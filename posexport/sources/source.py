@@ -9,11 +9,11 @@ import msgspec
 import torch
 from torch import nn
 
-from posexport.definition.definition import Definition, Part
+from posexport.base.spec import BY_TRIAL, MODEL, Limits, ModelSpec, PartSpec, Promises, SourceKind
 from posexport.encodings.encoding import Encoding
 from posexport.models.conformer import FixedBatchNorm
+from posexport.models.definition import Definition, Part
 from posexport.nn.norms import RMSNorm
-from posexport.spec import BY_TRIAL, MODEL, Limits, ModelSpec, PartSpec, Promises, SourceKind
 
 
 class Model(ModelSpec, frozen=True, kw_only=True):

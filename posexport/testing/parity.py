@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from posexport.api import verify
+from posexport.base.options.commands import GROUPS, ParityOptions
+from posexport.base.options.option import StrPath, describe, taking
 from posexport.errors import PosexportError
-from posexport.options.commands import GROUPS, ParityOptions
-from posexport.options.option import StrPath, describe, taking
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.parity.report.report import Report
+    from posexport.proof.report.report import Report
 
 
 class _Assertion(ParityOptions, frozen=True):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from posexport.runtime.session import Session
+    from posexport.run.session import Session
 
 MARKER = "posexport_provider"
 #: why a provider does not load, "" where it does; and sessions, which use does not change
@@ -146,9 +146,9 @@ def _provider(marker: pytest.Mark) -> str:
 
 def _check_provider(config: pytest.Config, provider: str) -> None:
     """Nothing where ``provider`` loads; else a skip, or a failure where it is required or unknown."""
+    from posexport.base.targets.providers import provider_named
     from posexport.errors import PosexportError
-    from posexport.runtime.providers import check_loads
-    from posexport.targets.providers import provider_named
+    from posexport.run.providers import check_loads
 
     reasons = config.stash[_REASONS]
     if provider not in reasons:

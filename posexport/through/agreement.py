@@ -8,17 +8,17 @@ import copy
 import torch
 from torch import Tensor
 
+from posexport.base.spec import BATCH, SEQUENCE
+from posexport.base.system.user_code import is_external, raised
 from posexport.errors import PosexportError
 from posexport.modules.left_out import has_values
 from posexport.sources import memory_mapped
 from posexport.sources.example import example
-from posexport.spec import BATCH, SEQUENCE
-from posexport.system.user_code import is_external, raised
+from posexport.sources.torch_fixes.default_dtype import computing_in
+from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through import attention
 from posexport.through.inputs import MASK
 from posexport.through.module import TransformersModule
-from posexport.torch_fixes.default_dtype import computing_in
-from posexport.torch_fixes.module_precision import in_precision
 
 #: in the remark on a model with custom attention
 CUSTOM_ATTENTION = "computes attention by code of its own"

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec
 from posexport.nn.cached_call import CachedCall, cached_call
-from posexport.spec import BATCH, SEQUENCE, InputSpec
 from posexport.through.decoder import MORE, EmbedsDecoder
 from posexport.through.inputs import TYPES
 from posexport.through.planned_call import PlannedCall

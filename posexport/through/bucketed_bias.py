@@ -11,9 +11,9 @@ from torch import Tensor
 
 from posexport.encodings.encoding import Term
 from posexport.encodings.t5 import bucketed
+from posexport.graph.ops.biases import edges
 from posexport.nn.cached_call import NotCachedError
 from posexport.nn.caching import Reach
-from posexport.ops.biases import edges
 
 
 def has_table(module: Any) -> bool:

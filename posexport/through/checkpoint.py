@@ -7,6 +7,19 @@ import msgspec
 import torch
 from torch import nn
 
+from posexport.base.tasks.audio_classification import TASK as AUDIO
+from posexport.base.tasks.audio_text_to_text import TASK as AUDIO_TEXT
+from posexport.base.tasks.automatic_speech_recognition import TASK as SPEECH
+from posexport.base.tasks.features import TASK as FEATURES
+from posexport.base.tasks.image_text_to_text import TASK as IMAGE_TEXT
+from posexport.base.tasks.image_to_text import TASK as IMAGE_TO_TEXT
+from posexport.base.tasks.mask_generation import TASK as MASKS
+from posexport.base.tasks.registry import TASKS, all_tensors, task_of, through_transformers
+from posexport.base.tasks.task import Task
+from posexport.base.tasks.tensors import TASK as TENSORS
+from posexport.base.tasks.text2text_generation import TASK as SEQ2SEQ
+from posexport.base.tasks.text_generation import TASK as GENERATION
+from posexport.base.tasks.visual_document_retrieval import TASK as PAGES
 from posexport.checkpoints import custom_code, label_counts, scoring
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.registry import FAMILIES
@@ -15,19 +28,6 @@ from posexport.checkpoints.opened import Checkpoint
 from posexport.checkpoints.pooling import Pooling
 from posexport.errors import PosexportError
 from posexport.sources.source import Model
-from posexport.tasks.audio_classification import TASK as AUDIO
-from posexport.tasks.audio_text_to_text import TASK as AUDIO_TEXT
-from posexport.tasks.automatic_speech_recognition import TASK as SPEECH
-from posexport.tasks.features import TASK as FEATURES
-from posexport.tasks.image_text_to_text import TASK as IMAGE_TEXT
-from posexport.tasks.image_to_text import TASK as IMAGE_TO_TEXT
-from posexport.tasks.mask_generation import TASK as MASKS
-from posexport.tasks.registry import TASKS, all_tensors, task_of, through_transformers
-from posexport.tasks.task import Task
-from posexport.tasks.tensors import TASK as TENSORS
-from posexport.tasks.text2text_generation import TASK as SEQ2SEQ
-from posexport.tasks.text_generation import TASK as GENERATION
-from posexport.tasks.visual_document_retrieval import TASK as PAGES
 from posexport.through import heads, library, masks, pages, pictures, refusals, seq2seq, vision
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder_source import decoder_source

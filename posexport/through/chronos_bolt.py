@@ -12,15 +12,15 @@ import msgspec
 import torch
 from torch import Tensor
 
+from posexport.base.spec import BATCH, SEQUENCE, Axis, InputSpec, Limits
+from posexport.base.system.extras import require
+from posexport.base.tasks.time_series_forecasting import TASK
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import Checkpoint
 from posexport.checkpoints.weights import Weights
 from posexport.errors import PosexportError
 from posexport.sources.source import Model
-from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, Limits
-from posexport.system.extras import require
-from posexport.tasks.time_series_forecasting import TASK
 from posexport.through import library
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.module import TransformersModule, checkpoint_source

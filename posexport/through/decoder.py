@@ -8,15 +8,15 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from posexport.definition.cached_decoder import CacheTensors, Decoding, answer_output
-from posexport.definition.forward_decoder import MASK, POSITIONS
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
+from posexport.models.cached_decoder import CacheTensors, Decoding, answer_output
+from posexport.models.forward_decoder import MASK, POSITIONS
 from posexport.modules.in_parts import Uncached
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching, KeysAndValues, Reach
-from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 from posexport.through.planned_call import Layer, PlannedCall
 
 
@@ -30,7 +30,7 @@ class ThroughDecoder(Uncached):
 
     #: how past tokens are kept; `posexport.sources.prepare` changes it
     caching: Caching = Caching()
-    #: whether the proof compares with the forward without a cache (`posexport.parity.references.judged_by_forward`).
+    #: whether the proof compares with the forward without a cache (`posexport.proof.references.judged_by_forward`).
     #: Routers of experts compute in float32, and rounding may change the choice between two close experts
     judged_by_forward = False
     #: whether a row may have padding between its tokens

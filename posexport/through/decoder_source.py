@@ -11,24 +11,24 @@ import msgspec
 import torch
 from torch import Tensor
 
-from posexport.definition.forward_decoder import POSITIONS
+from posexport.base.spec import LengthContract
 from posexport.errors import PosexportError
+from posexport.graph.passes.graph_pass import NotInsertedError
+from posexport.models.forward_decoder import POSITIONS
 from posexport.modules.decoder_facts import TASK, as_source, limited, small, tokens_of
 from posexport.modules.in_parts import check_calls
 from posexport.modules.inserted_cache import by_pass
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
 from posexport.nn.layer_states import States
-from posexport.passes.graph_pass import NotInsertedError
 from posexport.sources.source import Source
-from posexport.spec import LengthContract
+from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through import states
 from posexport.through.attention import noting
 from posexport.through.decoder import ThroughDecoder
 from posexport.through.inputs import forward_parameters
 from posexport.through.planned_call import Layer
 from posexport.through.states_decoder import StatesDecoder
-from posexport.torch_fixes.module_precision import in_precision
 
 #: sequence length of the call that records the layers
 _NOTED = 5

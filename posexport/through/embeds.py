@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
+from posexport.base.spec import InputSpec
 from posexport.modules.user_module import by_name
 from posexport.sources.source import Source
-from posexport.spec import InputSpec
 from posexport.through.decoder import EmbedsDecoder, ThroughDecoder
 from posexport.through.inputs import forward_parameters
 from posexport.through.module import TransformersModule

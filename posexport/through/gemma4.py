@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posexport.base.spec import BATCH, PATCHES, SEQUENCE, InputSpec, OutputSpec
 from posexport.checkpoints.config import Config
-from posexport.spec import BATCH, PATCHES, SEQUENCE, InputSpec, OutputSpec
 from posexport.through.blocks import BLOCKS, BlocksDecoder
 from posexport.through.inputs import PIXELS, TYPES
 from posexport.through.towers import FEATURES, EmbedPart, Images, Sizes, Tower

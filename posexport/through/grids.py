@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posexport.base.spec import IMAGES, PATCHES, InputSpec, OutputSpec
 from posexport.checkpoints.config import Config
-from posexport.spec import IMAGES, PATCHES, InputSpec, OutputSpec
 from posexport.through import attention
 from posexport.through.inputs import PIXELS, POSITIONS
 from posexport.through.mrope import MRopeDecoder

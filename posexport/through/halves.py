@@ -14,14 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.encoding import Encoding
-from posexport.encodings.nope import NoPE
-from posexport.errors import PosexportError
-from posexport.models.decoder import Crossed
-from posexport.modules.user_module import UserModule
-from posexport.nn.cached_call import NotCachedError, cached_call, current
-from posexport.nn.caching import Caching, KeysAndValues, Reach
-from posexport.spec import (
+from posexport.base.spec import (
     BATCH,
     ENCODER_SEQUENCE,
     SAMPLES,
@@ -32,7 +25,14 @@ from posexport.spec import (
     LengthContract,
     OutputSpec,
 )
-from posexport.system.user_code import is_external, raised
+from posexport.base.system.user_code import is_external, raised
+from posexport.encodings.encoding import Encoding
+from posexport.encodings.nope import NoPE
+from posexport.errors import PosexportError
+from posexport.models.decoder import Crossed
+from posexport.modules.user_module import UserModule
+from posexport.nn.cached_call import NotCachedError, cached_call, current
+from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.through.attention import noting
 from posexport.through.planned_call import CrossingCall, Layer, PlannedCall
 from posexport.through.speech import encoded_sound

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, PROMPT_MASK, SEQUENCE, Axis, InputSpec, OutputSpec
 from posexport.checkpoints.pooling import Pooling, head_of, stored_name
 from posexport.checkpoints.scoring import Answers, check_answers
 from posexport.checkpoints.weights import Weights
@@ -18,7 +19,6 @@ from posexport.errors import PosexportError
 from posexport.nn.heads import Head
 from posexport.nn.pooling import SentenceEmbedding, Splade, last_token
 from posexport.sources.example import axis_sizes, example
-from posexport.spec import BATCH, PROMPT_MASK, SEQUENCE, Axis, InputSpec, OutputSpec
 from posexport.through.inputs import IDS, MASK, PIXELS, POSITIONS, SOUND, TYPES, forward_parameters, text_inputs
 from posexport.through.module import TransformersModule
 

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from posexport.base.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec
 from posexport.errors import PosexportError
-from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec
 
 IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
 PIXELS, SOUND, FEATURES = "pixel_values", "input_values", "input_features"

@@ -13,14 +13,14 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, SEQUENCE, Axis, InputSpec, OutputSpec, PartSpec
+from posexport.base.tasks.task import Task
 from posexport.checkpoints.opened import Checkpoint
-from posexport.definition.definition import Part
 from posexport.errors import PosexportError
+from posexport.models.definition import Part
 from posexport.modules.user_module import by_name
 from posexport.sources.example import example
 from posexport.sources.source import Model
-from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, OutputSpec, PartSpec
-from posexport.tasks.task import Task
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.inputs import PIXELS, inputs_of
 from posexport.through.module import SymbolicSizes, checkpoint_source

@@ -11,23 +11,23 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.base.sizes import samples
+from posexport.base.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits, OutputSpec
+from posexport.base.system.user_code import is_external
+from posexport.base.tasks.registry import TASKS
+from posexport.base.tasks.task import ANY, Task
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
 from posexport.modules.live_module import source_of_module
 from posexport.modules.returned import named_outputs
 from posexport.modules.user_module import UserModule, returning
-from posexport.sizes import samples
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits, OutputSpec
-from posexport.system.user_code import is_external
-from posexport.tasks.registry import TASKS
-from posexport.tasks.task import ANY, Task
+from posexport.sources.torch_fixes.symbolic_int import with_symbolic_ints
 from posexport.through.inputs import IDS, MASK, PIXELS, POSITIONS, convolutions_of, inputs_of
 from posexport.through.library import unchecked
 from posexport.through.phrases import in_graphs
 from posexport.through.states import masks_as_given
-from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
 #: roles of inputs that trial calls detect
 _SEEN = ("mask", "flags", "lengths")

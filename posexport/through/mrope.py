@@ -9,8 +9,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from posexport.definition.cached_decoder import Decoding
 from posexport.encodings.positions import Positions
+from posexport.models.cached_decoder import Decoding
 from posexport.nn.caching import Reach
 from posexport.through.decoder import EmbedsDecoder
 

@@ -13,6 +13,11 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, Axis, InputSpec
+from posexport.base.spec import OPEN_CLIP_CONFIG as CONFIG
+from posexport.base.system import extras
+from posexport.base.system.user_code import raised
+from posexport.base.tasks.zero_shot_image_classification import TASK
 from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.weights import Weights, first_few, open_weights, sha256
@@ -21,11 +26,6 @@ from posexport.modules.live_module import source_of_module
 from posexport.modules.user_module import UserModule, returning
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.spec import BATCH, Axis, InputSpec
-from posexport.spec import OPEN_CLIP_CONFIG as CONFIG
-from posexport.system import extras
-from posexport.system.user_code import raised
-from posexport.tasks.zero_shot_image_classification import TASK
 from posexport.through.inputs import IDS, PIXELS
 from posexport.through.open_clip_texts import tokenizer_files
 

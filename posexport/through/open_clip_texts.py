@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posexport.base.system.scratch import scratch_folder
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
-from posexport.system.scratch import scratch_folder
-from posexport.tokenizer.entries import byte_letters
+from posexport.run.tokenizer.entries import byte_letters
 
 _TOKENIZER = "tokenizer.json"
 #: first and last token of every text, in open_clip's CLIP vocabulary

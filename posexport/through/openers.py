@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posexport.base.spec import OPEN_CLIP_CONFIG
 from posexport.sources.registry import NO_EXAMPLE, NO_WEIGHTS, Opener
-from posexport.spec import OPEN_CLIP_CONFIG
 
 if TYPE_CHECKING:
     from torch import nn

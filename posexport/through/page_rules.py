@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from posexport.base.spec import PageRules, TextRules, TokenRules
+from posexport.base.system.user_code import is_external, raised
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
-from posexport.spec import PageRules, TextRules, TokenRules
-from posexport.system.user_code import is_external, raised
 
 #: how often a processor appends its query augmentation token to a query
 _AUGMENTED = 10

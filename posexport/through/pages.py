@@ -14,16 +14,18 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, IMAGES, PATCHES, InputSpec, OutputSpec, PartSpec, Promises
+from posexport.base.tasks.task import Task
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.opened import Checkpoint
-from posexport.definition.definition import Part
 from posexport.errors import PosexportError
+from posexport.models.definition import Part
 from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
 from posexport.modules.user_module import UserModule, by_name
 from posexport.sources.source import Model
-from posexport.spec import BATCH, IMAGES, PATCHES, InputSpec, OutputSpec, PartSpec, Promises
-from posexport.tasks.task import Task
+from posexport.sources.torch_fixes.default_dtype import computing_in
+from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through import attention
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.grids import GRIDS, NUMBER, Grids, Patches
@@ -31,8 +33,6 @@ from posexport.through.inputs import IDS, MASK, PIXELS, TYPES, text_inputs
 from posexport.through.module import TransformersModule, checkpoint_source
 from posexport.through.page_rules import page_rules
 from posexport.through.towers import FEATURES, Features, Images, Sizes, Tower
-from posexport.torch_fixes.default_dtype import computing_in
-from posexport.torch_fixes.module_precision import in_precision
 
 VISION, LANGUAGE = "vision_encoder.onnx", "language_model.onnx"
 EMBEDDINGS = "embeddings"

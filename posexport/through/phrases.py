@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from posexport.sources.torch_fixes.patch import patched
 from posexport.through import complex_rotation
 from posexport.through.states import files_of
-from posexport.torch_fixes.patch import patched
 
 _NAME = "generate_masks_with_special_tokens_and_transfer_map"
 

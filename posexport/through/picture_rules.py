@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from posexport.base.spec import PictureRules
+from posexport.base.system.user_code import is_external, raised
 from posexport.checkpoints.opened import Checkpoint
-from posexport.spec import PictureRules
-from posexport.system.user_code import is_external, raised
-from posexport.tokenizer import library
+from posexport.run.tokenizer import library
 
-#: the types whose prompts with pictures `posexport.runtime.pictures_in_prompts` writes
+#: the types whose prompts with pictures `posexport.run.pictures_in_prompts` writes
 KINDS = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_vl")
 #: names of a tokenizer's files; a folder without any has no tokenizer
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")

@@ -13,12 +13,12 @@ import msgspec
 import torch
 from torch import Tensor
 
+from posexport.base.sizes import multiple
+from posexport.base.spec import BATCH, HEIGHT, WIDTH, Axis, InputSpec, Limits
+from posexport.base.system.user_code import is_external, raised
+from posexport.base.tasks.task import Task
 from posexport.errors import PosexportError
-from posexport.sizes import multiple
 from posexport.sources.example import example
-from posexport.spec import BATCH, HEIGHT, WIDTH, Axis, InputSpec, Limits
-from posexport.system.user_code import is_external, raised
-from posexport.tasks.task import Task
 from posexport.through.inputs import FURTHER, IDS, PIXELS, RATIOS, forward_parameters, text_inputs
 from posexport.through.module import SymbolicSizes
 

@@ -13,9 +13,9 @@ from posexport.encodings.encoding import Term
 from posexport.encodings.local_window import BEYOND, LocalWindow
 from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
+from posexport.graph.ops.sliding_window_scores import SLIDING_WINDOW_SCORES
 from posexport.nn.attention import SoftCapped, additive, attend, dropped_score
 from posexport.nn.caching import narrowed, widened
-from posexport.ops.sliding_window_scores import SLIDING_WINDOW_SCORES
 from posexport.through import query_bias
 from posexport.through.planned_call import CrossingCall, Layer, PlannedCall
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from posexport.base.spec import IMAGES, PATCHES, InputSpec
 from posexport.checkpoints.config import Config
-from posexport.spec import IMAGES, PATCHES, InputSpec
 from posexport.through.grids import GRIDS, Grids, Patches
 from posexport.through.inputs import PIXELS
 

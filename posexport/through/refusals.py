@@ -2,12 +2,12 @@
 
 from typing import NoReturn
 
+from posexport.base.system.extras import LIBRARIES, is_installed, require
 from posexport.checkpoints import timm_folder
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.closest import closest
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.errors import PosexportError
-from posexport.system.extras import LIBRARIES, is_installed, require
 from posexport.through import library
 from posexport.through.types import PROVEN, REFUSED
 

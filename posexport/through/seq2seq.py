@@ -11,6 +11,18 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    SAMPLES,
+    SEQUENCE,
+    InputSpec,
+    LengthContract,
+    Limits,
+    Promises,
+    ProofPlan,
+)
+from posexport.base.tasks.task import Task
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
@@ -22,25 +34,13 @@ from posexport.modules.user_module import UserModule, by_name
 from posexport.nn.cached_call import NotCachedError
 from posexport.sources.example import example
 from posexport.sources.source import Model, Source, model_of
-from posexport.spec import (
-    BATCH,
-    ENCODER_SEQUENCE,
-    SAMPLES,
-    SEQUENCE,
-    InputSpec,
-    LengthContract,
-    Limits,
-    Promises,
-    ProofPlan,
-)
-from posexport.tasks.task import Task
+from posexport.sources.torch_fixes.default_dtype import computing_in
+from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through import halves
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.captioner import Captioner
 from posexport.through.inputs import IDS, MASK, PIXELS, SOUND, forward_parameters, inputs_of
 from posexport.through.module import LONG, TransformersModule
-from posexport.torch_fixes.default_dtype import computing_in
-from posexport.torch_fixes.module_precision import in_precision
 
 #: batch size and lengths of the comparison with transformers, and the longest decoder input that is compared
 _ROWS, _ENCODER_LENGTH, _DECODER_LENGTH, _LONGEST = 3, 11, 9, 1025

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from posexport.base.spec import BATCH, InputSpec
 from posexport.checkpoints.config import Config
-from posexport.spec import BATCH, InputSpec
 from posexport.through.inputs import FEATURES
 from posexport.through.towers import Tower
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posexport.sources.torch_fixes.patch import patched
 from posexport.through.inputs import convolutions_of
-from posexport.torch_fixes.patch import patched
 
 #: methods of transformers' encoders: how many states samples make, and the mask of states
 _LENGTHS, _MASK = "_get_feat_extract_output_lengths", "_get_feature_vector_attention_mask"

@@ -25,11 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.graph.ops.states import convolution, recurrence
 from posexport.nn.cached_call import current
 from posexport.nn.layer_states import CONV, RECURRENT, States
-from posexport.ops.states import convolution, recurrence
+from posexport.sources.torch_fixes.patch import patched
 from posexport.through import query_bias
-from posexport.torch_fixes.patch import patched
 
 _CURRENT: ContextVar[States | None] = ContextVar("posexport_states", default=None)
 

@@ -6,14 +6,14 @@ from itertools import chain, islice
 
 from torch import Tensor
 
-from posexport.definition.cached_decoder import Decoding, StateTensors, flat, pairs
-from posexport.definition.forward_decoder import POSITIONS
+from posexport.base.spec import InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
+from posexport.models.cached_decoder import Decoding, StateTensors, flat, pairs
+from posexport.models.forward_decoder import POSITIONS
 from posexport.modules.user_module import UserModule
 from posexport.nn.caching import Caching
 from posexport.nn.layer_states import KINDS, NoKeysCache
-from posexport.spec import InputSpec, LengthContract
 from posexport.through import states
 from posexport.through.decoder import ThroughDecoder
 from posexport.through.inputs import forward_parameters

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, IMAGES, Axis, InputSpec, OutputSpec
 from posexport.checkpoints.config import Config
 from posexport.errors import PosexportError
-from posexport.spec import BATCH, IMAGES, Axis, InputSpec, OutputSpec
 from posexport.through.blocks import BLOCKS, BlocksDecoder
 from posexport.through.decoder import EmbedsDecoder
 from posexport.through.inputs import PIXELS, TYPES

@@ -15,16 +15,17 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
+from posexport.base.tasks.task import Task
 from posexport.checkpoints.opened import Checkpoint
-from posexport.definition.definition import Definition, Part
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.models.definition import Definition, Part
 from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
 from posexport.modules.user_module import UserModule, by_name
 from posexport.sources.source import Model, model_of
-from posexport.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
-from posexport.tasks.task import Task
+from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through import attention
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder import EmbedsDecoder
@@ -39,7 +40,6 @@ from posexport.through.picture_rules import picture_rules
 from posexport.through.raster import Raster
 from posexport.through.sounds import Windows
 from posexport.through.towers import ROWS, EmbedPart, Features, Gemma3, Idefics, Images, Llava, Queries, Tower
-from posexport.torch_fixes.module_precision import in_precision
 
 EMBED, DECODER = "embed_tokens.onnx", "decoder_model_merged.onnx"
 EMBEDS = "inputs_embeds"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from posexport.base.system import machine
+from posexport.base.system.extras import LIBRARIES
+from posexport.base.targets.providers import PROVIDERS
 from posexport.catalogue import environment as module
 from posexport.catalogue.environment import BASE, Environment, environment
 from posexport.cli import group
-from posexport.system import machine
-from posexport.system.extras import LIBRARIES
-from posexport.targets.providers import PROVIDERS
 
 
 @pytest.fixture

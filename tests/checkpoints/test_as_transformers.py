@@ -18,7 +18,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
-from posexport.runtime.load import load as open_bundle
+from posexport.run.load import load as open_bundle
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source

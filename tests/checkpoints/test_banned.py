@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from posexport.base.spec import EncodingSpec
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings.build import build
 from posexport.encodings.compose import RotationAndTerm
 from posexport.encodings.local_window import LocalWindow
 from posexport.errors import PosexportError
-from posexport.runtime.load import load
-from posexport.runtime.prefill import recomputed_from
-from posexport.spec import EncodingSpec
+from posexport.run.load import load
+from posexport.run.prefill import recomputed_from
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -12,14 +12,14 @@ import posexport
 from ci.answers import vector_calls
 from ci.answers.vectors import FLAT, GOLDEN, STRUCTURED, TESTS, stored_model, texts_of
 from posexport import PosexportError
+from posexport.base.spec import PairRules
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.scoring import pair_rules
-from posexport.runtime.session import Session
+from posexport.run.session import Session
 from posexport.sentence_transformers.backend import Backend
-from posexport.spec import PairRules
-from tests.runtime.test_vector_calls import answers
+from tests.run.test_vector_calls import answers
 from tests.tolerances import agree
 
 #: all are asked in the long tests

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.errors import PosexportError
+from posexport.graph.ops.biases import slopes
 from posexport.models.decoder import DecoderConfig
-from posexport.ops.biases import slopes
 from posexport.sources.source import Source
 from tests.tolerances import agree, agree_each
 

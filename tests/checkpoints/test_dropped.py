@@ -7,12 +7,12 @@ import pytest
 import torch
 from checkpoints import change, outputs, read, refusal
 
+from posexport.base.options.recipe import Recipe
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.checkpoints.dropped import suggestion
 from posexport.conversion.manifest import recipe_of
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.options.recipe import Recipe
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import recorded_options

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import posexport
-from posexport.parity.choose import heads_of
+from posexport.proof.choose import heads_of
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 

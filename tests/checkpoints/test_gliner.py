@@ -19,8 +19,8 @@ import posexport
 from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.nn.lstm import PackedLSTM
-from posexport.pipelines.answer import lines
-from posexport.pipelines.zero_shot_token_classification import ZeroShotTokenClassification
+from posexport.run.pipelines.answer import lines
+from posexport.run.pipelines.zero_shot_token_classification import ZeroShotTokenClassification
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from tests.tolerances import agree

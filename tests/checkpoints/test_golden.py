@@ -12,13 +12,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from posexport.base.spec import BATCH, PAST, SEQUENCE, InputSpec
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.encodings.tables import RelativeTable
-from posexport.parity.criterion import tolerance
+from posexport.proof.criterion import tolerance
 from posexport.sources.source import Source
-from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec
 from tests.tolerances import agree, allowed
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -16,10 +16,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from posexport.bundle.read import read
 from posexport.checkpoints import hub
 from posexport.cli import group
 from posexport.errors import PosexportError
+from posexport.run.bundle.read import read
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 

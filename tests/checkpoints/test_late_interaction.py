@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 import posexport
 from posexport import PosexportError, Session
+from posexport.base.spec import TextRules, TokenRules
 from posexport.checkpoints.checkpoint import checkpoint_source
-from posexport.runtime.late_interaction import maxsim
-from posexport.spec import TextRules, TokenRules
+from posexport.run.late_interaction import maxsim
 from tests.command import posexport as command
 from tests.tolerances import agree
 

@@ -10,11 +10,11 @@ import torch
 
 import posexport
 from posexport import PosexportError
+from posexport.base.spec import PairRules
 from posexport.checkpoints.checkpoint import checkpoint_source
-from posexport.runtime.call_forms import as_pairs
-from posexport.runtime.scores import activated, in_order
-from posexport.runtime.session import Session
-from posexport.spec import PairRules
+from posexport.run.call_forms import as_pairs
+from posexport.run.scores import activated, in_order
+from posexport.run.session import Session
 from tests.tiny_bundle import write_bundle
 from tests.tolerances import agree
 

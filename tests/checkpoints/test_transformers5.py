@@ -14,14 +14,14 @@ import torch
 from checkpoints import GOLDEN, Tensors, change, configure, read, refusal, same
 from safetensors.torch import load_file
 
+from posexport.base.spec import BATCH
 from posexport.encodings.rope.config import from_config
 from posexport.encodings.rope.plain import Plain
 from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.parity.references.precision_copy import PrecisionCopy
-from posexport.parity.subjects.runner import in_calls
+from posexport.proof.references.precision_copy import PrecisionCopy
+from posexport.proof.subjects.runner import in_calls
 from posexport.sources.source import Source
-from posexport.spec import BATCH
 from tests.tolerances import agree, agree_each, allowed
 
 Copy = Callable[[str], Path]

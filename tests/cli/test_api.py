@@ -23,14 +23,14 @@ from torch import Tensor, nn
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.runtime import generation_config, session
+from posexport.run import generation_config, session
 from posexport.sources.transformers_model import is_transformers_model
 from posexport.testing import assert_parity
 from tests.tolerances import agree
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bert-absolute"
 FUNCTIONS = ("convert", "verify", "load", "list_available")
-WORKERS = "posexport.tools.bench.workers."
+WORKERS = "posexport.inspect.bench.workers."
 SIZES = {"layers": 1, "hidden": 60, "max_positions": 24}
 
 

@@ -17,13 +17,13 @@ import onnx_ir as ir
 import pytest
 
 import posexport.conversion.convert
-from posexport.bundle import directory
-from posexport.bundle.write import staged
 from posexport.cli import main
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.runtime.load import load
+from posexport.run.bundle import directory
+from posexport.run.bundle.write import staged
+from posexport.run.load import load
 from tests.tiny_bundle import write_bundle
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -480,11 +480,11 @@ def test_a_full_disk_is_known_at_the_start(
         raise AssertionError("the work began")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    for work in ("conversion.convert._into", "tools.plots.draw.drawing", "tools.report.report.check_hashes"):
+    for work in ("conversion.convert._into", "study.plots.draw.drawing", "inspect.report.report.check_hashes"):
         monkeypatch.setattr(f"posexport.{work}", begun)
-    for work in ("runtime.answer.load", "tools.audit.fix.Subject", "serve.deploy.write.check_hashes"):
+    for work in ("run.answer.load", "inspect.audit.fix.Subject", "serve.deploy.write.check_hashes"):
         monkeypatch.setattr(f"posexport.{work}", begun)
-    monkeypatch.setattr("posexport.tools.compare.comparison._work", begun)
+    monkeypatch.setattr("posexport.study.compare.comparison._work", begun)
     place = tmp_path / "full" / output
     said = sentence(run(*(arg.replace("BUNDLE", str(bundle)) for arg in args), "-o", place))
     assert said.startswith(f"posexport: cannot write {place}: No space left on device")

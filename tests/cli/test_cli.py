@@ -11,9 +11,9 @@ import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
 
-from posexport.bundle.read import read
 from posexport.cli import COMMANDS, group
-from posexport.export import build
+from posexport.conversion.export import build
+from posexport.run.bundle.read import read
 from tests.command import posexport
 from tests.tiny_bundle import write_bundle
 

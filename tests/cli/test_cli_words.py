@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 import posexport
 from posexport import cli
+from posexport.base.options.check import closest
+from posexport.base.system.files import size_text
 from posexport.catalogue import stored as catalogue
 from posexport.cli import COMMANDS, group
 from posexport.cli.command import COMMANDS as OTHER_COMMANDS
@@ -21,8 +23,6 @@ from posexport.cli.list import KINDS
 from posexport.encodings.encoding import ENCODINGS, Entry
 from posexport.encodings.nope import NoPE
 from posexport.errors import PosexportError
-from posexport.options.check import closest
-from posexport.system.files import size_text
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from posexport import cli
-from posexport.system.ending import is_interruption
+from posexport.base.system.ending import is_interruption
 
 #: runs the program; Ctrl-C comes when MODULE is about to be imported, in code that is a text, as of dataclasses
 PROGRAM = """

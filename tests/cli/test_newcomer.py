@@ -19,8 +19,8 @@ from posexport.cli import group, terminal
 from posexport.conversion import write
 from posexport.conversion.graphs import Export
 from posexport.errors import PosexportError
-from posexport.runtime import arrays
-from posexport.runtime.arrays import read_arrays
+from posexport.run import arrays
+from posexport.run.arrays import read_arrays
 
 TINY: dict[str, Any] = {"settings": {"layers": 1, "hidden": 12, "heads": 2, "feedforward": 7, "vocab": 11}}
 CHECKPOINT = Path(__file__).parents[1] / "embedders" / "bert-mean" / "model"

@@ -10,6 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import posexport
+from posexport.base.options import option
+from posexport.base.options.option import GRAPH, Option, describe, options_in, taking
+from posexport.base.options.recipe import Recipe
 from posexport.cli import convert as convert_command
 from posexport.cli import of_record
 from posexport.cli.command import Command
@@ -17,9 +20,6 @@ from posexport.cli.of_record import all_of, groups
 from posexport.conversion import manifest
 from posexport.conversion.options import GROUPS, ConvertOptions
 from posexport.errors import PosexportError
-from posexport.options import option
-from posexport.options.option import GRAPH, Option, describe, options_in, taking
-from posexport.options.recipe import Recipe
 from posexport.sources import builtin
 
 SHADE = Annotated[Literal["light", "dark"], Option(group=GRAPH, help="How dark the graph is, as --target wants it.")]

@@ -12,8 +12,8 @@ import posexport
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.checkpoints.families import decoder, gptj
 from posexport.checkpoints.families.registry import FAMILIES
-from posexport.lowering import plan
-from posexport.lowering.formula import Formula
+from posexport.graph.lowering import plan
+from posexport.graph.lowering.formula import Formula
 
 GPTJ = Path(__file__).parents[1] / "golden" / "gptj-forcausallm"
 

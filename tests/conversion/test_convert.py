@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 
 import posexport
+from posexport.base.targets.target import Target
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings import encoding as registry
 from posexport.encodings.encoding import Encoding, register
 from posexport.encodings.positions import Positions
-from posexport.parity.grid.grid import grid
-from posexport.parity.grid.inputs import draw
-from posexport.passes.graph_pass import Context, PassResult
-from posexport.passes.pipeline import PASSES
+from posexport.graph.passes.graph_pass import Context, PassResult
+from posexport.graph.passes.pipeline import PASSES
+from posexport.proof.grid.grid import grid
+from posexport.proof.grid.inputs import draw
 from posexport.sources import builtin
-from posexport.targets.target import Target
 from tests.small import by_attention, in_short, shared
 from tests.tolerances import allowed
 

@@ -9,14 +9,14 @@ import onnxruntime
 import pytest
 import torch
 
+from posexport.conversion.export.build import build as export
 from posexport.encodings.buckets import bucket
 from posexport.encodings.build import build
 from posexport.encodings.encoding import ENCODINGS
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.export.build import build as export
+from posexport.graph.ops.biases import edges, slopes
 from posexport.nn.attention import attend
-from posexport.ops.biases import edges, slopes
 from posexport.sources import builtin
 from posexport.sources.example import example
 from posexport.sources.source import Source

@@ -145,7 +145,7 @@ def test_some_case_of_every_absolute_encoding_passes_2048():
 @pytest.mark.parametrize("entry", EVERY)
 def test_oracles_stand_alone(entry, helpers_of):
     for oracle in entry.oracles.values():
-        # one that is an operator's calls that alone: `tests/ops/test_ops.py` asks the same of it
+        # one that is an operator's calls that alone: `tests/graph/ops/test_ops.py` asks the same of it
         if "oracle_of" not in oracle.__qualname__:
             assert not helpers_of(oracle), "an oracle may not call the code it checks"
 

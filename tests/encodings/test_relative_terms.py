@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from posexport.conversion.export.build import build
 from posexport.encodings.build import settings
 from posexport.encodings.encoding import ENCODINGS, Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.export.build import build
 from posexport.models.encoder import EncoderConfig
 from posexport.nn.attention import attend
 from posexport.sources import builtin

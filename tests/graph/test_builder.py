@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from posexport.graph.builder import Builder
-from posexport.runtime.providers import make_session
+from posexport.run.providers import make_session
 
 DOMAIN = "test"
 

@@ -25,12 +25,12 @@ from posexport.models.conformer import CausalConvolution, CentredConvolution, Co
 from posexport.models.layer import Attention, AttentionConfig, LayerConfig
 from posexport.models.speech import SpeechModel, StackConfig, frame_mask
 from posexport.nn.heads import Features
-from posexport.parity.grid.grid import grid
-from posexport.parity.grid.inputs import keep_mask
-from posexport.parity.grid.point import GridPoint
-from posexport.sizes import frames, samples
+from posexport.proof.grid.grid import grid
+from posexport.proof.grid.inputs import keep_mask
+from posexport.proof.grid.point import GridPoint
+from posexport.base.sizes import frames, samples
 from posexport.sources.source import Source
-from posexport.spec import SEQUENCE, Limits
+from posexport.base.spec import SEQUENCE, Limits
 from tests.tolerances import agree, agree_each
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -12,15 +12,15 @@ from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.nn.caching import Caching, Reach, StaticCache
-from posexport.parity.grid.inputs import draw
-from posexport.parity.grid.point import GridPoint
-from posexport.parity.references.precision_copy import PrecisionCopy
-from posexport.parity.subjects.runner import RunError, Runner, in_calls, whole
-from posexport.runtime.load import load
+from posexport.proof.grid.inputs import draw
+from posexport.proof.grid.point import GridPoint
+from posexport.proof.references.precision_copy import PrecisionCopy
+from posexport.proof.subjects.runner import RunError, Runner, in_calls, whole
+from posexport.run.load import load
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.prepare import with_kv_cache
 from posexport.sources.source import Source
-from posexport.spec import CAPACITY
+from posexport.base.spec import CAPACITY
 from tests.small import in_short
 from tests.tolerances import agree
 

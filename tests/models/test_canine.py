@@ -16,8 +16,8 @@ from posexport.encodings.absolute import Absolute
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.export import functions
-from posexport.export.trace import trace
+from posexport.graph.lowering import functions
+from posexport.conversion.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
 from posexport.nn.attention import additive
 from posexport.nn.heads import Features

@@ -17,20 +17,20 @@ from torch import Tensor, nn
 
 import posexport
 from posexport.api import verify
-from posexport.bundle.manifest import Manifest, decode, encode
-from posexport.bundle.read import read
-from posexport.bundle.write import seal
+from posexport.run.bundle.manifest import Manifest, decode, encode
+from posexport.run.bundle.read import read
+from posexport.run.bundle.write import seal
 from posexport.cli import group
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.errors import PosexportError
-from posexport.export.build import build
+from posexport.conversion.export.build import build
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.parity.report.report import Report
+from posexport.proof.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.source import Source, model_of
-from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract
+from posexport.base.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract
 from tests.parity_models import prove
 from tests.small import recipe
 from tests.tolerances import agree
@@ -434,7 +434,7 @@ def test_a_manifest_whose_parts_do_not_fit(
 def test_large_weights_stand_beside_their_graph(
     rope: tuple[Source, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posexport.export.save.EXTERNAL_ABOVE", 0)
+    monkeypatch.setattr("posexport.conversion.export.save.EXTERNAL_ABOVE", 0)
     source = rope[0]
     exported(source, tmp_path)
     files = sorted(path.name for path in tmp_path.iterdir())

@@ -17,11 +17,11 @@ from posexport.encodings.absolute import Absolute
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.encoding import Array
 from posexport.errors import PosexportError
-from posexport.export.trace import trace
+from posexport.conversion.export.trace import trace
 from posexport.models.encoder import EncoderConfig
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
 from posexport.nn.heads import Features, QuestionAnswering, SequenceClassification
-from posexport.runtime.feeds import prepare
+from posexport.run.feeds import prepare
 from posexport.sources.source import Source, draw, model_of
 from tests.tolerances import agree
 

@@ -20,9 +20,9 @@ from posexport.encodings.rope.axial import RopeAxial
 from posexport.encodings.rope.mrope import RopeMrope
 from posexport.encodings.vit_interpolated import VitInterpolated
 from posexport.errors import PosexportError
-from posexport.export.build import build as export
+from posexport.conversion.export.build import build as export
 from posexport.models.vision import Vision, VisionConfig
-from posexport.ops.grid_scores import GRID_SCORES
+from posexport.graph.ops.grid_scores import GRID_SCORES
 from posexport.sources.definitions.vision import VISION
 from posexport.sources.source import Source, draw, model_of
 from tests.small import recipe

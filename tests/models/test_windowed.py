@@ -21,7 +21,7 @@ from posexport.encodings.swinv2 import SwinV2
 from posexport.errors import PosexportError
 from posexport.models.windowed import Windowed
 from posexport.models.windowed_block import WindowedConfig, cut
-from posexport.runtime.feeds import prepare
+from posexport.run.feeds import prepare
 from posexport.sources import builtin
 from posexport.sources.definitions.windowed import SWIN
 from tests.tolerances import agree

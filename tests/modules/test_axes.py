@@ -17,7 +17,7 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.modules.axes import discover
 from posexport.modules.live_module import module_source
-from posexport.parity.grid.grid import grid
+from posexport.proof.grid.grid import grid
 from posexport.sources.source import Source
 from tests.small import in_short
 from tests.tolerances import agree

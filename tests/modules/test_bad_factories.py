@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from posexport.bundle.read import read
 from posexport.cli import main
 from posexport.errors import PosexportError
 from posexport.modules.returned import named_outputs
+from posexport.run.bundle.read import read
 
 SOURCE = '''
 import dataclasses

@@ -1,4 +1,4 @@
-"""Every row of `posexport.export.messages` meets its bad module, and what is no row any more converts and is right."""
+"""Every row of `export.messages` meets its bad module, and what is no row any more converts and is right."""
 
 import contextlib
 import re
@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn.modules import transformer
 
+from posexport.base.targets.target import target_names
 from posexport.cli import main
+from posexport.conversion.export.messages import REFUSALS, cannot_trace
 from posexport.errors import PosexportError
-from posexport.export.messages import REFUSALS, cannot_trace
-from posexport.targets.target import target_names
-from posexport.torch_fixes.as_exported import as_exported
-from posexport.torch_fixes.size_uses import ShapeEnv, recording_size_uses
+from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.size_uses import ShapeEnv, recording_size_uses
 from tests.small import in_short
 
 HERE = Path(__file__).parents[1] / "bad_modules"

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import posexport
+from posexport.base.spec import State
 from posexport.errors import PosexportError
 from posexport.modules import kept_layers
 from posexport.modules.live_module import module_source
 from posexport.modules.states_decoder import by_states
 from posexport.modules.with_cache import with_cache
-from posexport.spec import State
 from tests.modules.recurrent_modules import VOCAB, Backwards, Centred, Counting, Recurrent, Started, WaveNet, random
 from tests.tolerances import agree
 

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import posexport
+from posexport.base.spec import BATCH
 from posexport.errors import PosexportError
 from posexport.modules.copied import copied
 from posexport.modules.live_module import module_source
 from posexport.modules.returned import named_outputs, names_beside
-from posexport.parity.criterion import measure
-from posexport.spec import BATCH
+from posexport.proof.criterion import measure
 from tests.tolerances import agree
 
 D = 12

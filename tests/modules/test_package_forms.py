@@ -311,7 +311,7 @@ def test_positions_may_count_from_a_float(tmp_path: Path) -> None:
 
 
 def test_what_onnx_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posexport.torch_fixes.arange.elements", lambda *_: None)
+    monkeypatch.setattr("posexport.sources.torch_fixes.arange.elements", lambda *_: None)
     sentence = (
         r"onnx refuses its graph, InferenceError: .*test_package_forms.py line \d+: `return self.layer.*`\); write"
     )

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.options.recipe import CacheName
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.modules.decoder import UserDecoder
 from posexport.modules.live_module import module_source
 from posexport.modules.with_cache import with_cache
-from posexport.options.recipe import CacheName
-from posexport.runtime.load import load
+from posexport.run.load import load
 from posexport.sources.prepare import with_kv_cache
 from posexport.sources.source import Source
 from tests.small import in_short

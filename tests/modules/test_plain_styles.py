@@ -12,18 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 from posexport.conversion.convert import convert
+from posexport.conversion.export.trace import trace
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.export.trace import trace
+from posexport.graph.passes.graph_pass import NotInsertedError, PassResult
+from posexport.graph.passes.insert_cache import InsertCache
 from posexport.modules.live_module import module_source
 from posexport.modules.with_cache import with_cache
-from posexport.parity.criterion import rows
-from posexport.parity.invariants.changes import take_tokens
-from posexport.passes.graph_pass import NotInsertedError, PassResult
-from posexport.passes.insert_cache import InsertCache
+from posexport.proof.criterion import rows
+from posexport.proof.invariants.changes import take_tokens
 from posexport.sources.example import axis_sizes, example
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 from tests.modules.test_plain_decoders import IDS, LONGEST, C, H, Opt, SelfAttention, V, source_of
 from tests.small import in_short
 from tests.tolerances import agree

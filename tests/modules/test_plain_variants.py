@@ -12,17 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.bundle.read import read
+from posexport.base.options.recipe import CacheName
+from posexport.base.targets.target import Target
 from posexport.conversion.convert import convert
+from posexport.conversion.export.context import of_source
+from posexport.conversion.export.trace import as_traced, trace
 from posexport.conversion.options import ConvertOptions
-from posexport.export.context import of_source
-from posexport.export.trace import as_traced, trace
-from posexport.ops.attention import AttentionSpec
-from posexport.options.recipe import CacheName
-from posexport.passes import pipeline
-from posexport.passes.graph_pass import InsertedCache
-from posexport.runtime.load import load
-from posexport.targets.target import Target
+from posexport.graph.ops.attention import AttentionSpec
+from posexport.graph.passes import pipeline
+from posexport.graph.passes.graph_pass import InsertedCache
+from posexport.run.bundle.read import read
+from posexport.run.load import load
 from tests.modules.test_plain_decoders import (
     IDS,
     C,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
-from posexport.ops import biases
+from posexport.graph.ops import biases
 from tests.modules.test_plain_decoders import (
     C,
     Gqa,

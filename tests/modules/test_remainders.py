@@ -8,7 +8,7 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.modules.axes.sizes import in_steps
 from posexport.sources.load_options import Shown
-from posexport.torch_fixes.size_uses import Remainder, recording_size_uses
+from posexport.sources.torch_fixes.size_uses import Remainder, recording_size_uses
 from tests.tolerances import agree
 
 PATCH = 5

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import posexport
-from posexport.bundle.read import read
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.t5 import T5
+from posexport.graph.ops.biases import slopes
 from posexport.modules.replaced.stand_ins import Added, Bias, Rotated, Rows, Waves
-from posexport.ops.biases import slopes
+from posexport.run.bundle.read import read
 from tests.modules.test_twelve_modules import loaded
 from tests.small import in_short
 from tests.tolerances import agree

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import posexport
 from posexport.errors import PosexportError
 from posexport.modules.live_module import module_source
-from posexport.parity.grid.inputs import draw
-from posexport.parity.grid.point import GridPoint
+from posexport.proof.grid.inputs import draw
+from posexport.proof.grid.point import GridPoint
 from tests.tolerances import agree
 
 D, HEADS, MELS, V = 60, 5, 80, 33

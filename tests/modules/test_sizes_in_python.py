@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import posexport
-from posexport.export.trace import trace
+from posexport.conversion.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.sources.load_options import Shown
 from posexport.sources.source import Source

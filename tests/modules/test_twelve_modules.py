@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from posexport.bundle.read import read
 from posexport.cli import main
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.modules.returned import named_outputs
+from posexport.run.bundle.read import read
 from tests.small import in_short
 
 HERE = Path(__file__).parents[1] / "twelve_modules"

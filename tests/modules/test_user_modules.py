@@ -14,21 +14,21 @@ import torch
 from torch import nn
 
 import posexport.conversion.convert
-from posexport.bundle.read import read
+from posexport.base.spec import InputSpec, LengthContract, Limits, OutputSpec, Promises
 from posexport.cli import main
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.modules.axes import largest
-from posexport.parity.grid.grid import grid
-from posexport.parity.grid.point import GridPoint
-from posexport.parity.invariants import check as invariants
-from posexport.parity.judges import Criterion
-from posexport.runtime.load import load as load_bundle
+from posexport.proof.grid.grid import grid
+from posexport.proof.grid.point import GridPoint
+from posexport.proof.invariants import check as invariants
+from posexport.proof.judges import Criterion
+from posexport.run.bundle.read import read
+from posexport.run.load import load as load_bundle
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
-from posexport.spec import InputSpec, LengthContract, Limits, OutputSpec, Promises
-from posexport.torch_fixes.module_precision import in_precision
+from posexport.sources.torch_fixes.module_precision import in_precision
 from tests.small import in_short
 from tests.tolerances import agree
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import posexport
 from posexport.modules.live_module import module_source
-from posexport.torch_fixes import complex_views
-from posexport.torch_fixes.default_dtype import computing_in
+from posexport.sources.torch_fixes import complex_views
+from posexport.sources.torch_fixes.default_dtype import computing_in
 from tests.tolerances import agree
 
 D, HEADS, V = 20, 5, 31

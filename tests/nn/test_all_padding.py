@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import posexport
-from posexport.bundle.read import read as manifest_of
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.encodings.positions import Positions
 from posexport.nn import Attention
 from posexport.nn.attention import additive, sees_any
 from posexport.nn.projections import Projections
+from posexport.run.bundle.read import read as manifest_of
 from posexport.sources.builtin import builtin_source
 from tests.small import by_attention, shared
 

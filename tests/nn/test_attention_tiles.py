@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from posexport.nn import attention
-from posexport.parity.grid.inputs import draw
-from posexport.parity.grid.point import GridPoint
+from posexport.proof.grid.inputs import draw
+from posexport.proof.grid.point import GridPoint
 from posexport.sources import builtin
 from tests.small import shared
 from tests.tolerances import agree

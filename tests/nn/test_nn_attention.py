@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec, Limits, OutputSpec
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings.alibi import Alibi
@@ -23,12 +24,11 @@ from posexport.modules.own_decoder import OwnDecoder
 from posexport.modules.user_module import by_name
 from posexport.modules.with_cache import with_cache
 from posexport.nn import Attention, InputEncoding, Positions, StaticKVCache
-from posexport.runtime.load import load as load_bundle
+from posexport.run.load import load as load_bundle
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import with_kv_cache, with_limit
 from posexport.sources.source import Source
-from posexport.spec import BATCH, SEQUENCE, InputSpec, Limits, OutputSpec
 from tests.tolerances import agree, allowed
 
 #: 12 heads of 6 channels are not the 70 channels of the input

@@ -36,9 +36,9 @@ def test_a_conversion_of_bert_imports_few_files(imported: list[str]) -> None:
 
 #: what other sources, precisions, proofs and models need
 _UNUSED = """
-modules.axes. modules.live_module. passes.cache. modules.recognise. through.library. through.open_clip. serve. tools.
-audio. images.
-encodings.tupe. models.xlnet. parity.foreign. parity.quantized.read. precision.blocks. runtime.generate. runtime.logits.
+modules.axes. modules.live_module. graph.passes.cache. modules.recognise. through.library. through.open_clip. serve.
+inspect. study. run.audio. run.images. encodings.tupe. models.xlnet. proof.foreign. proof.quantized.read.
+graph.precision.blocks. run.generate. run.logits.
 """
 
 

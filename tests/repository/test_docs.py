@@ -27,11 +27,11 @@ from click.testing import CliRunner
 import posexport
 import posexport.nn
 import posexport.testing
-from posexport import spec
-from posexport.bundle import manifest
+from posexport.base import spec
+from posexport.base.options.recipe import Recipe
 from posexport.cli import group
-from posexport.options.recipe import Recipe
-from posexport.parity.report.points import Point
+from posexport.proof.report.points import Point
+from posexport.run.bundle import manifest
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -197,7 +197,7 @@ def test_links_of_the_readme_resolve() -> None:
 
 
 def test_the_table_of_lowerings_has_them_all() -> None:
-    from posexport.lowering.plan import FAMILIES
+    from posexport.graph.lowering.plan import FAMILIES
 
     text = (ROOT / "docs" / "targets.md").read_text()
     rows = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \|", text, flags=re.MULTILINE)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from posexport.base.spec import Limits
 from posexport.errors import PosexportError
-from posexport.parity.grid.grid import grid
-from posexport.parity.grid.inputs import draw
-from posexport.parity.references.precision_copy import PrecisionCopy
-from posexport.runtime.providers import check_loads
+from posexport.proof.grid.grid import grid
+from posexport.proof.grid.inputs import draw
+from posexport.proof.references.precision_copy import PrecisionCopy
+from posexport.run.providers import check_loads
 from posexport.sources import builtin
-from posexport.spec import Limits
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [str(ROOT / "ci" / "lab" / "cuda"), str(ROOT / "ci" / "lab" / "cuda_dry")]

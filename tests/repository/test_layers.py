@@ -15,42 +15,20 @@ ROOT = Path(__file__).parents[2] / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 CORE = [
-    {
-        "bounds",
-        "errors",
-        "example_inputs",
-        "graph",
-        "options",
-        "registry",
-        "sizes",
-        "spec",
-        "system",
-        "targets",
-        "tasks",
-        "text_rules",
-        "tokenizer",
-        "version",
-    },
-    {"ops"},
-    {"lowering"},
-    {"passes"},
-    {"precision"},
+    {"base", "errors", "version"},
+    {"graph", "run"},
     {"encodings"},
     {"nn"},
-    {"definition"},
     {"models"},
-    {"torch_fixes"},
     {"sources"},
-    {"export"},
-    {"bundle", "runtime"},
-    {"images", "audio"},
-    {"pipelines"},
-    {"parity"},
-    {"conversion", "verification"},
+    {"proof"},
+    {"conversion"},
 ]
-#: They import the core and not each other, and the core finds them by registries (`posexport.registry`); `through` is
-#: a second maker of models for `checkpoints`, wrapped as `modules` wraps a user's.
-EXTENSIONS = [{"checkpoints", "modules", "serve", "tools"}, {"through"}]
+#: They import the core and not each other, and the core finds them by registries (`posexport.base.registry`). Two stand
+#: on others: `through` is a second maker of models for `checkpoints`, wrapped as `modules` wraps a user's; `study`
+#: measures as `inspect` does.
+EXTENSIONS = [{"checkpoints", "modules", "serve", "inspect"}, {"through", "study"}]
+STAND_ON = {"through": {"checkpoints", "modules"}, "study": {"inspect"}}
 #: what people call: they import everything
 SURFACES = [{"catalogue"}, {"api"}, {"testing", "sentence_transformers"}, {"cli"}, {"__main__"}]
 LAYERS = [*CORE, *EXTENSIONS, *SURFACES]
@@ -59,45 +37,52 @@ EXCEPTIONS = [
     ("serve/drop_in", "modules", "the call of torch.onnx.export is about a module in memory, which `modules` calls"),
 ]
 #: an ONNX file in, a better one out: records of nodes, recognition, lowering and precision need no PyTorch
-COMPILER = ["graph", "ops", "passes", "lowering", "precision", "targets"]
+COMPILER = ["graph", "base"]
+#: Inside a wing, from the ground up; "" is what is in none of the folders that are named here.
+PARTS = {
+    "graph": ["", "ops", "lowering", "passes", "precision"],
+    "run": ["tokenizer", "bundle", "", "images", "audio", "pipelines"],
+    "sources": ["torch_fixes", ""],
+    "conversion": ["export", ""],
+}
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 #: encodings name their positions and terms, which attention takes; they know operators only
 WITHOUT_TORCH = [
     "",
     ".api",
     ".errors",
-    ".system.extras",
-    ".spec",
-    ".options.settings",
-    ".targets.target",
-    ".bundle.write",
-    ".bundle.read",
-    ".tools.audit.audit",
-    ".runtime.session",
-    ".runtime.answer",
-    ".audio",
-    ".pipelines.registry",
+    ".base.system.extras",
+    ".base.spec",
+    ".base.options.settings",
+    ".base.targets.target",
+    ".run.bundle.write",
+    ".run.bundle.read",
+    ".inspect.audit.audit",
+    ".run.session",
+    ".run.answer",
+    ".run.audio",
+    ".run.pipelines.registry",
 ]
 WITHOUT_TORCH += [
-    ".runtime.placement",
-    ".parity.sample.check",
-    ".parity.report.point_table",
-    ".parity.criterion",
-    ".parity.grid.grid",
-    ".verification",
+    ".run.placement",
+    ".proof.sample.check",
+    ".proof.report.point_table",
+    ".proof.criterion",
+    ".proof.grid.grid",
+    ".conversion.verification",
     ".catalogue.stored",
-    ".system.files",
-    ".tokenizer.byte_pair",
-    ".tokenizer.make",
+    ".base.system.files",
+    ".run.tokenizer.byte_pair",
+    ".run.tokenizer.make",
     ".serve.engines.batcher",
     ".serve.engines.service",
     ".serve.deploy.write",
-    ".tools.explain.explanation",
-    ".tools.explain.records",
-    ".tools.report.answers",
-    ".tools.report.drawings",
-    ".tools.report.kernels",
-    ".tools.report.report",
+    ".inspect.explain.explanation",
+    ".inspect.explain.records",
+    ".inspect.report.answers",
+    ".inspect.report.drawings",
+    ".inspect.report.kernels",
+    ".inspect.report.report",
 ]
 
 
@@ -112,8 +97,8 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def imported(path: Path) -> set[str]:
-    """Our packages that a file imports, wherever in the file, but for type checking only."""
+def names_imported(path: Path) -> set[str]:
+    """Our modules that a file imports, wherever in the file, but for type checking only."""
     tree = parsed(path)
     only_types = {
         id(inner)
@@ -131,8 +116,13 @@ def imported(path: Path) -> set[str]:
             names = [alias.name for alias in node.names]
         else:
             continue
-        found |= {name.split(".")[1] for name in names if name.startswith("posexport.")}
+        found |= {name for name in names if name.startswith("posexport.")}
     return found
+
+
+def imported(path: Path) -> set[str]:
+    """The wings that a file imports."""
+    return {name.split(".")[1] for name in names_imported(path)}
 
 
 @functools.cache
@@ -143,7 +133,7 @@ def wrong_imports() -> list[tuple[str, str]]:
     for path in parts():
         package = path.relative_to(ROOT).parts[0].removesuffix(".py")
         for name in sorted(imported(path) - {package}):
-            beside = {package, name} <= extensions and package != "through"
+            beside = {package, name} <= extensions and name not in STAND_ON.get(package, ())
             if LEVEL[name] > LEVEL[package] or beside:
                 wrong.append((path.relative_to(ROOT).as_posix(), name))
     return wrong
@@ -156,6 +146,22 @@ def is_exception(file: str, name: str, exception: tuple[str, str, str]) -> bool:
 def test_imports_only_go_down_and_extensions_do_not_import_each_other() -> None:
     wrong = [pair for pair in wrong_imports() if not any(is_exception(*pair, each) for each in EXCEPTIONS)]
     assert not wrong, "\n".join(f"{file} imports {name}" for file, name in wrong)
+
+
+def part(wing: str, folder: str) -> int:
+    """The place of a wing's folder among its parts."""
+    return PARTS[wing].index(folder if folder in PARTS[wing] else "")
+
+
+def test_parts_of_a_wing_import_those_below_them() -> None:
+    wrong = []
+    for path in parts():
+        wing, *rest = path.relative_to(ROOT).parts
+        if wing in PARTS:
+            ours = [name for name in names_imported(path) if name.startswith(f"posexport.{wing}.")]
+            above = [name for name in ours if part(wing, name.split(".")[2]) > part(wing, rest[0])]
+            wrong += [f"{path.relative_to(ROOT)} imports {name}" for name in above]
+    assert not wrong, "\n".join(wrong)
 
 
 def modules_imported(path: Path, known: Collection[str]) -> set[str]:
@@ -188,7 +194,7 @@ def test_every_exception_is_one() -> None:
 def test_one_file_asks_the_exporter() -> None:
     """Every other one has both functions, and `traced_as` chooses: a model definition knows of no tracer."""
     asking = [path for path in parts() if "is_in_onnx_export" in path.read_text()]
-    assert asking == [ROOT / "ops" / "tracing.py"]
+    assert asking == [ROOT / "graph" / "ops" / "tracing.py"]
 
 
 def test_every_package_has_a_layer() -> None:

@@ -19,9 +19,9 @@ import setuptools
 from click.testing import CliRunner
 
 import posexport
+from posexport.base.system import extras
 from posexport.cli import group, main
 from posexport.errors import PosexportError
-from posexport.system import extras
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())

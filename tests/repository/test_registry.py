@@ -1,15 +1,15 @@
-"""`posexport.registry`: objects of posexport and of installed packages by name, loaded when they are asked for."""
+"""`posexport.base.registry`: objects of posexport and of installed packages by name, loaded when they are asked for."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from posexport import registry
+from posexport.base import registry
+from posexport.base.registry import Registry
+from posexport.base.targets.providers import PROVIDERS
+from posexport.base.targets.target import Target, target_names
 from posexport.errors import PosexportError
-from posexport.registry import Registry
-from posexport.targets.providers import PROVIDERS
-from posexport.targets.target import Target, target_names
 
 
 def package(folder: Path, name: str, entry_points: str, kind: str = "words", **modules: str) -> None:
@@ -99,7 +99,7 @@ def test_two_packages_with_one_name_are_named_both(installed: Path) -> None:
 def test_a_provider_of_a_package_is_a_target(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PROVIDERS, "_loaded", dict(PROVIDERS._loaded))
     code = (
-        "from posexport.targets.providers import Provider\n"
+        "from posexport.base.targets.providers import Provider\n"
         "NPU = Provider(name='npu', label='the NPU', ort_name='NpuExecutionProvider', package='onnxruntime-npu')\n"
     )
     package(installed, "for-npus", "npu = for_npus:NPU", kind="providers", for_npus=code)

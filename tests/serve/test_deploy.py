@@ -20,9 +20,9 @@ from google.protobuf import text_format
 
 import posexport
 from posexport import PosexportError
+from posexport.base.spec import OutputSpec
 from posexport.serve.deploy.engine import ENGINES, Engine
 from posexport.serve.deploy.write import deploy
-from posexport.spec import OutputSpec
 from tests import tiny_bundle
 from tests.command import posexport as command
 from tests.tiny_bundle import AXES, MANIFEST, rewrite, write_bundle

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import posexport
+from posexport.conversion.export.negotiate import LOWEST_OPSET
 from posexport.errors import PosexportError
-from posexport.export.negotiate import LOWEST_OPSET
 from posexport.serve.drop_in import finish
 from posexport.serve.drop_in.axes import DynamicAxis, from_dynamic_shapes
 from posexport.serve.drop_in.equal_axes import equal_axes

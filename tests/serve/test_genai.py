@@ -16,7 +16,7 @@ import pytest
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.runtime.load import load
+from posexport.run.load import load
 from posexport.serve.layouts.genai import FILE, model_type
 
 ROOT = Path(__file__).parents[2]

@@ -20,22 +20,22 @@ import torch
 
 import posexport
 from posexport.api import verify
-from posexport.bundle.manifest import decode, encode
-from posexport.bundle.read import read
+from posexport.base.options.recipe import LAYOUTS
+from posexport.base.spec import NUM_LOGITS
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.conversion.convert import convert
+from posexport.conversion.export import save
+from posexport.conversion.export.build import build
+from posexport.conversion.export.layout import arranged
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.export import save
-from posexport.export.build import build
-from posexport.export.layout import arranged
 from posexport.models.decoder import Reach
 from posexport.nn.caching import Caching, DynamicCache
-from posexport.options.recipe import LAYOUTS
-from posexport.runtime.chain import all_inputs
-from posexport.runtime.providers import LEVELS
+from posexport.run.bundle.manifest import decode, encode
+from posexport.run.bundle.read import read
+from posexport.run.chain import all_inputs
+from posexport.run.providers import LEVELS
 from posexport.sources.source import Source
-from posexport.spec import NUM_LOGITS
 from tests.small import recipe
 from tests.tolerances import agree
 
@@ -431,7 +431,7 @@ def test_the_proof_is_of_the_files_that_ship(name: str, layout: str, tmp_path: P
     bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
     onnx.save(graph, str(target / last))
     wrong = msgspec.structs.replace(arranged(source(name), layout))
-    from posexport.bundle.manifest import model_of
+    from posexport.run.bundle.manifest import model_of
     from tests.parity_models import prove
 
     report = prove(wrong, model_of(target, wrong.parts), lengths=(7,), threads=1)

@@ -18,13 +18,13 @@ from safetensors.numpy import load_file
 import posexport
 from ci.answers import vectors
 from posexport import PosexportError
-from posexport.bundle.read import read
+from posexport.base.options.recipe import LAYOUTS
+from posexport.base.spec import OutputSpec
 from posexport.checkpoints.checkpoint import checkpoint_source
+from posexport.conversion.export.layout import arranged
 from posexport.conversion.result import Conversion
-from posexport.export.layout import arranged
-from posexport.options.recipe import LAYOUTS
+from posexport.run.bundle.read import read
 from posexport.sentence_transformers.backend import Backend, outputs_of
-from posexport.spec import OutputSpec
 from tests.engines import running
 from tests.tiny_bundle import MANIFEST, write_bundle
 from tests.tolerances import agree

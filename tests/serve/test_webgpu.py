@@ -8,7 +8,7 @@ import pytest
 
 from ci.lab.providers import run
 from ci.lab.providers.models import Model
-from posexport.runtime.providers import LEVELS
+from posexport.run.providers import LEVELS
 from tests.tolerances import allowed
 
 READY = Path(run.python("webgpu")).exists() and (run.CACHE / "clients" / "chromium" / "libvulkan.so.1").exists()

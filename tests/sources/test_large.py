@@ -17,12 +17,12 @@ from torch import Tensor, nn
 import posexport
 from posexport.api import verify
 from posexport.conversion.convert import convert
+from posexport.conversion.export.build import build
+from posexport.conversion.export.save import KEEP_INSIDE
 from posexport.conversion.options import ConvertOptions
-from posexport.export.build import build
-from posexport.export.save import KEEP_INSIDE
-from posexport.parity.grid.inputs import Feeds, draw
-from posexport.parity.grid.point import GridPoint
-from posexport.parity.references.precision_copy import PrecisionCopy, Reader, shareable
+from posexport.proof.grid.inputs import Feeds, draw
+from posexport.proof.grid.point import GridPoint
+from posexport.proof.references.precision_copy import PrecisionCopy, Reader, shareable
 from posexport.sources import memory_mapped
 from posexport.sources.builtin import builtin_source
 from posexport.sources.load import load_source
@@ -66,7 +66,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model counts as large."""
     monkeypatch.setattr(memory_mapped, "LARGE", 0)
     monkeypatch.setattr(memory_mapped, "LEAST", 64)
-    monkeypatch.setattr("posexport.export.save.EXTERNAL_ABOVE", 0)
+    monkeypatch.setattr("posexport.conversion.export.save.EXTERNAL_ABOVE", 0)
 
 
 def builtin(name: str) -> Source:
@@ -86,7 +86,7 @@ def pages(parameter: nn.Parameter) -> bool:
 def test_a_sharing_copy_answers_as_a_whole_one_does(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posexport.parity.references.precision_copy._PIECE", 512)
+    monkeypatch.setattr("posexport.proof.references.precision_copy._PIECE", 512)
     made = builtin(name)
     whole = PrecisionCopy(made.module, dtype, outputs=len(made.outputs))
     monkeypatch.setattr(memory_mapped, "LARGE", 0)

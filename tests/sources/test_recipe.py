@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from posexport.api import verify
-from posexport.bundle.read import read
 from posexport.cli import group
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
+from posexport.run.bundle.read import read
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import recorded_options
 from tests.small import in_short

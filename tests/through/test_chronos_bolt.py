@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import posexport
+from posexport.base.system import extras
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.makers import MAKERS
 from posexport.checkpoints.opened import open_checkpoint
 from posexport.errors import PosexportError
-from posexport.system import extras
 from posexport.through.chronos_bolt import ChronosBolt
 from tests.command import posexport as command
 from tests.tolerances import agree

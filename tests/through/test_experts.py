@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import posexport
-from posexport.precision.apply import apply
-from posexport.targets.precisions import PrecisionOptions
-from posexport.targets.target import Target
+from posexport.base.targets.precisions import PrecisionOptions
+from posexport.base.targets.target import Target
+from posexport.graph.precision.apply import apply
 from tests.text_graphs import graph, matrices, rows
 from tests.tolerances import agree
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from posexport.example_inputs import example_input
-from posexport.parity.grid.inputs import draw
-from posexport.parity.grid.point import GridPoint
-from posexport.spec import BATCH, PATCHES, InputSpec
+from posexport.base.example_inputs import example_input
+from posexport.base.spec import BATCH, PATCHES, InputSpec
+from posexport.proof.grid.inputs import draw
+from posexport.proof.grid.point import GridPoint
 from posexport.through.grids import Patches
 from tests.tolerances import agree
 

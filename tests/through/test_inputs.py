@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from posexport.base.example_inputs import example_input
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec, LengthContract, Limits
+from posexport.base.tasks.registry import TASKS
+from posexport.base.tasks.zero_shot_object_detection import TASK
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
-from posexport.example_inputs import example_input
-from posexport.runtime.feeds import _check_values, prepare
-from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, Limits
-from posexport.tasks.registry import TASKS
-from posexport.tasks.zero_shot_object_detection import TASK
+from posexport.run.feeds import _check_values, prepare
 from posexport.through.checkpoint import _load
 from posexport.through.inputs import inputs_of
 from posexport.through.module import SymbolicSizes, TextsOfImages, module_for_task

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.forward_decoder import ForwardDecoder
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec
 from posexport.errors import PosexportError
+from posexport.models.forward_decoder import ForwardDecoder
 from posexport.modules.live_module import source_of_module
 from posexport.sources.source import Source
-from posexport.spec import BATCH, SEQUENCE, InputSpec
 from posexport.through.decoder_source import decoder_source
 from posexport.through.module import TransformersModule
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import posexport
+from posexport.base.spec import OPEN_CLIP_CONFIG as CONFIG
+from posexport.base.system import extras
 from posexport.cli import main
 from posexport.errors import PosexportError
-from posexport.images.folder import read_processor
+from posexport.run.images.folder import read_processor
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.registry import opener_of
-from posexport.spec import OPEN_CLIP_CONFIG as CONFIG
-from posexport.system import extras
 from posexport.through.openers import OPEN_CLIP
 from tests.tolerances import agree
 

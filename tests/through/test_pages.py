@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import posexport
+from posexport.base.example_inputs import random_ids, with_sizes
+from posexport.base.spec import BATCH, PATCHES, InputSpec, Limits, TextRules, TokenRules
 from posexport.errors import PosexportError
-from posexport.example_inputs import random_ids, with_sizes
-from posexport.images.qwen2_vl import in_rows
-from posexport.runtime.feeds import prepare
+from posexport.run.feeds import prepare
+from posexport.run.images.qwen2_vl import in_rows
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
-from posexport.spec import BATCH, PATCHES, InputSpec, Limits, TextRules, TokenRules
 from posexport.through import attention, pages
 from posexport.through.grids import Patches
 from tests.command import posexport as command

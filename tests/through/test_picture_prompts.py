@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import posexport
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec, PictureRules
 from posexport.errors import PosexportError
-from posexport.runtime.pictures_in_prompts import Pictures, Row, _continued, mrope
-from posexport.runtime.session import Session
+from posexport.run.pictures_in_prompts import Pictures, Row, _continued, mrope
+from posexport.run.session import Session
 from posexport.sources import prepare
-from posexport.spec import BATCH, SEQUENCE, InputSpec, PictureRules
 from posexport.through.towers import Tower
 from tests.command import posexport as command
 from tests.through.test_three_graphs import Blocks, Square, toy

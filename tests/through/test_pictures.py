@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from posexport.base.spec import BATCH, HEIGHT, WIDTH, InputSpec, Limits
+from posexport.base.tasks.depth_estimation import TASK as DEPTH
 from posexport.errors import PosexportError
-from posexport.parity.grid.inputs import draw
-from posexport.parity.grid.point import GridPoint
-from posexport.spec import BATCH, HEIGHT, WIDTH, InputSpec, Limits
-from posexport.tasks.depth_estimation import TASK as DEPTH
+from posexport.proof.grid.inputs import draw
+from posexport.proof.grid.point import GridPoint
 from posexport.through.pictures import PIXEL_MASK, picture_module, reads_any_size, trained_size
 
 

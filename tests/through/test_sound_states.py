@@ -10,11 +10,7 @@ import torch
 
 import posexport
 from posexport import PosexportError
-from posexport.parity.grid.grid import grid
-from posexport.parity.grid.inputs import draw
-from posexport.serve.layouts.shared import CONFIG, check_client
-from posexport.sources.builtin import builtin_source
-from posexport.spec import (
+from posexport.base.spec import (
     BATCH,
     ENCODER_SEQUENCE,
     SAMPLES,
@@ -25,6 +21,10 @@ from posexport.spec import (
     Limits,
     OutputSpec,
 )
+from posexport.proof.grid.grid import grid
+from posexport.proof.grid.inputs import draw
+from posexport.serve.layouts.shared import CONFIG, check_client
+from posexport.sources.builtin import builtin_source
 from posexport.through import halves, speech
 from tests.tolerances import agree
 

@@ -12,13 +12,13 @@ import pytest
 from onnxruntime import InferenceSession
 
 import posexport
+from posexport.base.options.recipe import LAYOUTS
+from posexport.base.spec import NUM_LOGITS, State
 from posexport.errors import PosexportError
-from posexport.options.recipe import LAYOUTS
 from posexport.serve.layouts import genai
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source
-from posexport.spec import NUM_LOGITS, State
 
 pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
 

@@ -17,19 +17,19 @@ from onnxruntime import InferenceSession, OrtValue
 from torch import Tensor
 
 import posexport
+from posexport.base.spec import State
+from posexport.conversion.export import build
+from posexport.conversion.export.trace import trace
 from posexport.errors import PosexportError
-from posexport.export import build
-from posexport.export.trace import trace
 from posexport.graph.builder import Builder
-from posexport.lowering.lowering import Inputs
-from posexport.lowering.states import conv, scan
-from posexport.parity.invariants.states import WAYS, _compared, _Read
-from posexport.runtime.ort_values import run_bound
+from posexport.graph.lowering.lowering import Inputs
+from posexport.graph.lowering.states import conv, scan
+from posexport.inspect.explain.explanation import explain
+from posexport.proof.invariants.states import WAYS, _compared, _Read
+from posexport.run.ort_values import run_bound
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
-from posexport.spec import State
-from posexport.tools.explain.explanation import explain
-from posexport.torch_fixes.default_dtype import computing_in
+from posexport.sources.torch_fixes.default_dtype import computing_in
 from tests.tolerances import agree
 
 pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
@@ -360,6 +360,6 @@ def test_explain_fills_cache_and_states(converted: Callable[[str], tuple[posexpo
 @pytest.mark.all
 @pytest.mark.parametrize(("kind", "target"), [("mamba2", "cpu"), ("falcon_mamba", "cpu"), ("qwen3_5_text", "portable")])
 def test_4096_tokens(kind: str, target: str, tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
-    """By the float64 reference in chunks of tokens, which is compared with the formula in tests/ops."""
+    """By the float64 reference in chunks of tokens, which is compared with the formula in tests/graph/ops."""
     done = convert(checkpoint(kind), tmp_path / "long", target=target, lengths=[4096])
     assert done.good, done.to_text()

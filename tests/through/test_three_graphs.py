@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import posexport
+from posexport.base.spec import BATCH, IMAGES, PATCHES, SEQUENCE, InputSpec, Limits, OutputSpec
 from posexport.errors import PosexportError
+from posexport.inspect.explain.explanation import explain
 from posexport.modules.live_module import source_of_module
-from posexport.runtime.feeds import prepare as prepare_feeds
+from posexport.run.feeds import prepare as prepare_feeds
 from posexport.serve.layouts.transformers_js import arrange
 from posexport.sources import prepare
 from posexport.sources.source import Source, spec_of
-from posexport.spec import BATCH, IMAGES, PATCHES, SEQUENCE, InputSpec, Limits, OutputSpec
 from posexport.through.attention import attention
 from posexport.through.blocks import BLOCKS, BlocksDecoder
 from posexport.through.decoder_source import decoder_source
@@ -26,7 +27,6 @@ from posexport.through.module import TransformersModule
 from posexport.through.mrope import MRopeDecoder
 from posexport.through.towers import Sizes, Tower
 from posexport.through.vision import EMBEDS, ThroughVision, _vision
-from posexport.tools.explain.explanation import explain
 from tests.tolerances import agree
 
 VOCAB, WIDTH, HEADS, LONGEST = 23, 12, 3, 40

@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 
+from posexport.base.tasks import registry
 from posexport.catalogue.registries import TABLES
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.checkpoints.config import Config
@@ -24,7 +25,6 @@ from posexport.checkpoints.families.registry import FAMILIES
 from posexport.errors import PosexportError
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
-from posexport.tasks import registry
 from posexport.through import library, refusals
 from posexport.through.checkpoint import _unread, _unread_keys
 from posexport.through.types import PROVEN, REFUSED

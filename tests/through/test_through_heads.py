@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from posexport.base.spec import TextRules, TokenRules
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.pooling import Pooling, Step
 from posexport.checkpoints.scoring import Answers
 from posexport.checkpoints.weights import Weights, open_weights
 from posexport.errors import PosexportError
 from posexport.nn.pooling import DenseConfig, SpladeConfig
-from posexport.spec import TextRules, TokenRules
 from posexport.through import heads
 from tests.tolerances import agree
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from posexport.base.system import extras
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
-from posexport.system import extras
 from posexport.through import refusals
 from posexport.through.pictures import trained_size
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from posexport.base.spec import BATCH
 from posexport.errors import PosexportError
-from posexport.spec import BATCH
 from posexport.through.inputs import inputs_of
 from posexport.through.pictures import reads_images
 

@@ -20,8 +20,8 @@ from typing import Any
 from unittest import mock
 
 import posexport
+from posexport.conversion.export import build
 from posexport.errors import PosexportError
-from posexport.export import build
 from tests.traces import Traces
 
 ROOT = Path(__file__).parents[3]
@@ -103,7 +103,7 @@ def findings(bundle: Path, provider: str) -> Entry:
 
 def _any_size() -> contextlib.AbstractContextManager[Any]:
     """Projections of any size are quantized: those of golden checkpoints would be larger than in float32."""
-    return mock.patch("posexport.precision.selection.shrinking", lambda chosen, _: chosen)
+    return mock.patch("posexport.graph.precision.selection.shrinking", lambda chosen, _: chosen)
 
 
 def key(entry: Entry) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import onnxruntime
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.tools.bench.run import commit
+from posexport.inspect.bench.run import commit
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "ci" / "results" / "audit.json"

@@ -28,15 +28,15 @@ from rich.console import Console
 from ci.lab.bench_suites import curves
 from ci.lab.bench_suites.recipes import pinned
 from ci.lab.bench_suites.suites import SUITES, Case, chosen, of_checkpoint
-from posexport.system.files import check_free, write_whole
-from posexport.system.machine import available
-from posexport.targets.target import target_names
-from posexport.tools.bench.candidate import Candidate, points
-from posexport.tools.bench.measurement import Conditions
-from posexport.tools.bench.records import Clock, Document, Point, Result
-from posexport.tools.bench.run import Run, commit
-from posexport.tools.bench.tables import draw as draw_bars
-from posexport.tools.bench.tables import shown
+from posexport.base.system.files import check_free, write_whole
+from posexport.base.system.machine import available
+from posexport.base.targets.target import target_names
+from posexport.inspect.bench.candidate import Candidate, points
+from posexport.inspect.bench.measurement import Conditions
+from posexport.inspect.bench.records import Clock, Document, Point, Result
+from posexport.inspect.bench.run import Run, commit
+from posexport.inspect.bench.tables import draw as draw_bars
+from posexport.inspect.bench.tables import shown
 
 
 @click.command(help=__doc__)

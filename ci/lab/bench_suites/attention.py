@@ -8,11 +8,11 @@ import sys
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.encodings.positions import Positions
 from posexport.encodings.relative_key import RelativeKey
 from posexport.nn.attention import attend
-from posexport.spec import BATCH, SEQUENCE, InputSpec
-from posexport.targets.dtypes import MODEL_DTYPE
 
 HEADS, HEAD_SIZE, TABLE = 12, 64, 16384
 _BASELINE = f"""<ir_version: 10, opset_import: ["": 23]>

@@ -10,14 +10,14 @@ from typing import Any
 from ci.lab.bench_suites import checkpoints
 from ci.lab.bench_suites.markdown import READING
 from ci.lab.bench_suites.recipes import OUT, Recipe, make, python_of
-from posexport.targets.precisions import FP32, PrecisionName, precision_named
-from posexport.tools.bench.candidate import Candidate, Export, nodes, reads
-from posexport.tools.bench.processes import FailedError
+from posexport.base.targets.precisions import FP32, PrecisionName, precision_named
+from posexport.inspect.bench.candidate import Candidate, Export, nodes, reads
+from posexport.inspect.bench.processes import FailedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A `posexport.tools.bench.candidate.Candidate` whose model may not be there yet.
+    """A `posexport.inspect.bench.candidate.Candidate` whose model may not be there yet.
 
     ``model``: the file in the recipe's folder; without a recipe what the worker reads. ``third_party``: what
     ``--rival`` calls its exporter; None: posexport. ``pair_bytes``: memory for each pair of a query and a key, where
@@ -25,7 +25,7 @@ class Planned:
     """
 
     name: str
-    worker: str = "posexport.tools.bench.workers.onnx"
+    worker: str = "posexport.inspect.bench.workers.onnx"
     recipe: Recipe | None
     model: str
     vocab: int
@@ -123,7 +123,7 @@ class Checkpoint:
             "transformers, PyTorch eager" + (f", {precision}" if precision != FP32.name else ""),
             self.recipe,
             "" if self.recipe else self.path,
-            worker="posexport.tools.bench.workers.transformers",
+            worker="posexport.inspect.bench.workers.transformers",
             third_party="torch",
             environment=self.environment,
             precision=precision,
@@ -283,7 +283,7 @@ def eager(candidate: Planned, *, compiled: bool = False) -> Planned:
     return replace(
         candidate,
         name=f"our definition, {'torch.compile' if compiled else 'PyTorch eager'}",
-        worker="posexport.tools.bench.workers.definition",
+        worker="posexport.inspect.bench.workers.definition",
         recipe=checkpoint,
         model="" if checkpoint else source,
         third_party="torch",

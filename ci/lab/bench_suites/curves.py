@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from posexport.tools.bench.records import Document, Figure, Result
-from posexport.tools.bench.tables import saved
+from posexport.inspect.bench.records import Document, Figure, Result
+from posexport.inspect.bench.tables import saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

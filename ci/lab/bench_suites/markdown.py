@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ci.lab.bench_suites.curves import curve, exponent, is_curve, megabytes, milliseconds
 from ci.lab.bench_suites.reasons import Notes, reason
-from posexport.tools.bench.records import Document, Figure, Result
+from posexport.inspect.bench.records import Document, Figure, Result
 
 #: a row that is no model, for a bound that none can undercut
 READING = "reading weights and cache once"

@@ -2,8 +2,8 @@
 
 import re
 
-from posexport.tools.bench.records import Figure
-from posexport.tools.bench.tables import differs
+from posexport.inspect.bench.records import Figure
+from posexport.inspect.bench.tables import differs
 
 _LONGEST = 200
 

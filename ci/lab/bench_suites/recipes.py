@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import posexport
-from posexport.tools.bench.processes import FailedError, run
+from posexport.inspect.bench.processes import FailedError, run
 
 ROOT = Path(__file__).parents[3]
 CACHE, ENVIRONMENTS = Path(".cache/bench"), Path(".cache/rivals")

@@ -8,9 +8,9 @@ from typing import Any
 from ci.lab.bench_suites import candidates
 from ci.lab.bench_suites.candidates import Checkpoint, Planned
 from ci.lab.bench_suites.recipes import OUT, Recipe
-from posexport.targets.precisions import FP32, PrecisionName
-from posexport.tools.bench.measurement import SamplingBudget
-from posexport.tools.bench.records import Point
+from posexport.base.targets.precisions import FP32, PrecisionName
+from posexport.inspect.bench.measurement import SamplingBudget
+from posexport.inspect.bench.records import Point
 
 
 @dataclass(frozen=True, kw_only=True)

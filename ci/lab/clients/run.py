@@ -17,8 +17,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 import posexport
-from posexport.bundle.read import read
-from posexport.targets.precisions import PRECISIONS as RECORDS
+from posexport.base.targets.precisions import PRECISIONS as RECORDS
+from posexport.run.bundle.read import read
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent

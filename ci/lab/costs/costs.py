@@ -27,21 +27,21 @@ import msgspec
 import numpy as np
 
 import posexport
-from posexport.bundle.manifest import TextAgreement
-from posexport.bundle.read import read
 from posexport.errors import PosexportError
-from posexport.parity.agreement.texts import on_texts
-from posexport.parity.foreign.fit import fit
-from posexport.parity.foreign.runner import ForeignRunner
-from posexport.parity.foreign.signature import signature
-from posexport.parity.grid.inputs import draw
-from posexport.parity.grid.point import GridPoint
-from posexport.parity.subjects.runner import Runner, in_calls
+from posexport.inspect.bench.run import commit, machine
+from posexport.inspect.bench.workers.memory import peak
+from posexport.proof.agreement.texts import on_texts
+from posexport.proof.foreign.fit import fit
+from posexport.proof.foreign.runner import ForeignRunner
+from posexport.proof.foreign.signature import signature
+from posexport.proof.grid.inputs import draw
+from posexport.proof.grid.point import GridPoint
+from posexport.proof.subjects.runner import Runner, in_calls
+from posexport.run.bundle.manifest import TextAgreement
+from posexport.run.bundle.read import read
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.sources.source import Source
-from posexport.tools.bench.run import commit, machine
-from posexport.tools.bench.workers.memory import peak
 
 ROOT = Path(__file__).parents[3]
 RESULT = ROOT / "ci" / "results" / "costs.json"

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from posexport.tokenizer.byte_pair import train as train_tokenizer
+from posexport.run.tokenizer.byte_pair import train as train_tokenizer
 
 ROOT = Path(__file__).parents[3]
 CONFIG: dict[str, Any] = {

@@ -12,7 +12,7 @@ from part import Setup
 if TYPE_CHECKING:
     from cases import Case
 
-    from posexport.runtime.session import Session
+    from posexport.run.session import Session
 
 
 class NotConvertedError(Exception):

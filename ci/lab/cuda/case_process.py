@@ -13,7 +13,7 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     from parts import BY_NAME
 
-    from posexport.runtime.providers import quiet
+    from posexport.run.providers import quiet
 
     quiet()
     for line in sys.stdin:

@@ -92,7 +92,7 @@ def _progress(part: Part, state: State, rehearse: bool) -> str:
 def _missing(rehearse: bool) -> str | None:
     """Why nothing can run here."""
     from posexport.errors import PosexportError
-    from posexport.runtime.providers import check_loads, quiet
+    from posexport.run.providers import check_loads, quiet
 
     if rehearse:
         from libraries import missing

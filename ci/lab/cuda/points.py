@@ -6,9 +6,9 @@ attention), and where positions no longer fit into half precision.
 
 from collections.abc import Callable
 
-from posexport.parity.grid.point import GridPoint
-from posexport.sizes import multiple, samples
-from posexport.spec import SEQUENCE, Limits
+from posexport.base.sizes import multiple, samples
+from posexport.base.spec import SEQUENCE, Limits
+from posexport.proof.grid.point import GridPoint
 
 #: from each a case takes lengths in turn
 BANDS = (

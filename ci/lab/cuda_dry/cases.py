@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 from worker import Size
 
+from posexport.base.targets.precisions import FP32, PRECISIONS
 from posexport.errors import PosexportError
-from posexport.lowering.filled_slots import FilledSlots
+from posexport.graph.lowering.filled_slots import FilledSlots
 from posexport.sources import builtin
-from posexport.targets.precisions import FP32, PRECISIONS
 
 GOLDEN = Path("tests/golden")
 #: compute capability -> the card that the stand-in is then

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 from stand_in import Event, demangled
 
-from posexport.runtime.placement import Event as Profiled
-from posexport.runtime.placement import Placed, strays
-from posexport.targets.providers import CUDA
+from posexport.base.targets.providers import CUDA
+from posexport.run.placement import Event as Profiled
+from posexport.run.placement import Placed, strays
 
 #: what computes attention, by what its kernels' names contain; the first that fits
 KINDS = {

@@ -18,10 +18,10 @@ from libraries import missing
 from record import Call
 from run import DryRunError, dry_run
 
+from posexport.base.system.files import write_whole
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.system.files import write_whole
 
 RESULTS = Path("ci/results/cuda-dry.json")
 

@@ -19,13 +19,13 @@ from onnxruntime import OrtValue
 from record import Call, call, matched
 from stand_in import StandIn
 
-from posexport.bundle.manifest import MODEL, Manifest
-from posexport.bundle.read import read
-from posexport.runtime.chain import graph_feeds
-from posexport.runtime.placement import kernels, read_profile
-from posexport.spec import CAPACITY, PRESENT, PartSpec
-from posexport.targets.providers import CUDA
-from posexport.tools.explain import feeds
+from posexport.base.spec import CAPACITY, PRESENT, PartSpec
+from posexport.base.targets.providers import CUDA
+from posexport.inspect.explain import feeds
+from posexport.run.bundle.manifest import MODEL, Manifest
+from posexport.run.bundle.read import read
+from posexport.run.chain import graph_feeds
+from posexport.run.placement import kernels, read_profile
 
 #: elements of NumPy's types that ONNX Runtime's OrtValue does not know, as ONNX numbers them
 _BFLOAT16 = 16

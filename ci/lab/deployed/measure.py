@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ci.lab.deployed.make import SHAPES
-from posexport.tools.bench.run import commit, machine
+from posexport.inspect.bench.run import commit, machine
 
 ROOT = Path(__file__).parents[3]
 RECORD = ROOT / "ci" / "results" / "shapes.json"

@@ -35,7 +35,7 @@ class Kind:
 
 def _graphs() -> list[onnx.ModelProto]:
     """Sound small models: the graphs of all rules, and one with functions, bodies and weights in other files."""
-    from posexport.tools.audit.registry import RULES
+    from posexport.inspect.audit.registry import RULES
 
     texts = [text for code in RULES for text in (RULES[code].bad, RULES[code].good) if text]
     return [*map(onnx.parser.parse_model, texts), *[_rich()] * 20]
@@ -85,9 +85,9 @@ def _write_onnx(folder: Path, rng: Random | None) -> None:
 
 
 def _read_onnx(folder: Path) -> None:
-    from posexport.options.commands import AuditOptions
-    from posexport.tools.audit.audit import audit
-    from posexport.tools.audit.formats import sarif, text
+    from posexport.base.options.commands import AuditOptions
+    from posexport.inspect.audit.audit import audit
+    from posexport.inspect.audit.formats import sarif, text
 
     findings = audit(folder, AuditOptions())
     if findings.skipped:
@@ -119,7 +119,7 @@ def _read_source(folder: Path) -> None:
 
 
 def _read_tokenizer(folder: Path) -> None:
-    from posexport.tokenizer.make import Model, make_tokenizer
+    from posexport.run.tokenizer.make import Model, make_tokenizer
 
     make_tokenizer({path.name: path for path in folder.iterdir() if path.is_file()}, Model(rows=32, longest=64))
 
@@ -182,7 +182,7 @@ def _write_manifest(folder: Path, rng: Random | None) -> None:
 
 
 def _read_manifest(folder: Path) -> None:
-    from posexport.bundle.read import check_hashes, read
+    from posexport.run.bundle.read import check_hashes, read
 
     check_hashes(folder, read(folder))
 

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 import ci.lab.packages.drawn  # noqa: F401 - registers its cases
 import posexport
 from ci.lab.packages.modules import AXES, CASES
-from posexport.bundle.manifest import Manifest
+from posexport.base.sizes import multiple
+from posexport.base.spec import BATCH, SEQUENCE
 from posexport.modules.call import named_outputs
-from posexport.sizes import multiple
-from posexport.spec import BATCH, SEQUENCE
+from posexport.run.bundle.manifest import Manifest
 
 ROOT = Path(__file__).parent.parent.parent.parent
 RECORD = ROOT / "ci/results/packages.jsonl"

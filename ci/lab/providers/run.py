@@ -11,9 +11,9 @@ from typing import Any
 
 import posexport
 from ci.lab.providers.models import ROOT, Model, models
+from posexport.base.targets.providers import targets
+from posexport.base.targets.target import PORTABLE
 from posexport.errors import PosexportError
-from posexport.targets.providers import targets
-from posexport.targets.target import PORTABLE
 
 CACHE = ROOT / ".cache"
 RESULTS = ROOT / "ci" / "results" / "providers.json"

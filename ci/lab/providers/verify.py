@@ -18,15 +18,15 @@ import numpy as np
 import onnxruntime
 
 import posexport
-from posexport.bundle.manifest import MODEL, SAMPLE
-from posexport.bundle.read import read as read_manifest
+from posexport.base.targets.precisions import PRECISIONS
 from posexport.errors import PosexportError
-from posexport.parity.grid.inputs import draw
-from posexport.parity.grid.point import GridPoint
-from posexport.parity.sample.writer import read
-from posexport.runtime.providers import LEVELS, make_session
-from posexport.runtime.wrapped_session import refusal
-from posexport.targets.precisions import PRECISIONS
+from posexport.proof.grid.inputs import draw
+from posexport.proof.grid.point import GridPoint
+from posexport.proof.sample.writer import read
+from posexport.run.bundle.manifest import MODEL, SAMPLE
+from posexport.run.bundle.read import read as read_manifest
+from posexport.run.providers import LEVELS, make_session
+from posexport.run.wrapped_session import refusal
 
 
 def answers(bundle: Path, provider: str, **options: Any) -> dict[str, Any]:

@@ -29,13 +29,13 @@ from posexport.catalogue.stored import catalogue
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.parity.criterion import EPS, FACTOR, FLOOR
-from posexport.parity.report.record import LEAST_POINTS, LIMIT
-from posexport.parity.report.report import Report
+from posexport.inspect.bench.run import commit, machine
+from posexport.proof.criterion import EPS, FACTOR, FLOOR
+from posexport.proof.report.record import LEAST_POINTS, LIMIT
+from posexport.proof.report.report import Report
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source
-from posexport.tools.bench.run import commit, machine
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden"

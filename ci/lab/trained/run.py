@@ -20,8 +20,8 @@ import posexport
 from ci.lab.trained import modules as modules
 from ci.lab.trained import reactions as reactions
 from ci.lab.trained.case import CASES, Arrays, Case, Run, made
+from posexport.inspect.bench.run import commit
 from posexport.modules.call import named_outputs
-from posexport.tools.bench.run import commit
 
 ROOT = Path(__file__).parents[3]
 RECORD = ROOT / "ci" / "results" / "real.json"

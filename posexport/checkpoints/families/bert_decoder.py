@@ -10,10 +10,10 @@ from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder
 from posexport.checkpoints.families.encoder import FillMaskNames, decoder_bias
 from posexport.checkpoints.mapping import AddRow, NameMap, Origin, Plan, in_layers, origin, origins_of
-from posexport.definition.definition import Definition
 from posexport.encodings.absolute import Absolute
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderModel, PredictionHead
+from posexport.models.definition import Definition
 
 GENERATION = "text-generation"
 

@@ -9,9 +9,9 @@ import torch
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.mapping import NameMap, Origin, Plan, SplitFused, in_layers, origin, origins_of
-from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
+from posexport.models.definition import Definition
 from posexport.models.heads import HeadedDecoder
 from posexport.nn.heads import Features
 

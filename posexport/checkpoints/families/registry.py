@@ -1,7 +1,7 @@
 """The families of checkpoints that posexport defines, by ``model_type``; a file is imported when it is needed."""
 
+from posexport.base.registry import Registry
 from posexport.checkpoints.families.family import Family
-from posexport.registry import Registry
 
 #: model_type: the file of this folder, in which it is called as the type is, in capitals
 _FILES = {

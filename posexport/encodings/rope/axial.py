@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import AboveOne, FromFour
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.resize import image_positions
 from posexport.encodings.rope.rope import Role
 from posexport.errors import PosexportError
-from posexport.ops.rotation import Layout, rotate
-from posexport.options.check import AboveOne, FromFour
+from posexport.graph.ops.rotation import Layout, rotate
 
 Coordinates = Literal["index", "normalised"]
 Frequencies = Literal["same", "alternating"]

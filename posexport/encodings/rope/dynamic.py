@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import FromOne, Size
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule, length_of
 from posexport.errors import PosexportError
-from posexport.options.check import FromOne, Size
 
 
 def oracle(

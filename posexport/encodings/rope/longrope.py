@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import FromOne, FromTwo, Positive, check_values
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule, length_of
 from posexport.errors import PosexportError
-from posexport.options.check import FromOne, FromTwo, Positive, check_values
 
 #: the default lists of divisors, as text
 _DEFAULTS = {"short_factor": "1", "long_factor": "4"}

@@ -15,7 +15,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.rope.rope import Role, Rope
 from posexport.errors import PosexportError
-from posexport.ops.rotation import Layout
+from posexport.graph.ops.rotation import Layout
 
 
 def oracle(

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from posexport.base.options.check import FromOne
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
-from posexport.options.check import FromOne
 
 
 def oracle(_length_B1: Array, *, dim: int, base: float = 10000.0, factor: float = 4.0) -> tuple[Array, float]:

@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from posexport.base.options.check import FromOne, Positive
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
-from posexport.options.check import FromOne, Positive
 
 
 def oracle(

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import FromTwo
 from posexport.encodings.encoding import ENCODINGS, Array, Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.rope import plain
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
-from posexport.ops.rotation import Layout, rotate
-from posexport.options.check import FromTwo
+from posexport.graph.ops.rotation import Layout, rotate
 
 Role = Literal["query", "key"]
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from posexport.base.options.check import AboveOne, Range, check_values
 from posexport.errors import PosexportError
-from posexport.options.check import AboveOne, Range, check_values
 
 
 @dataclass(frozen=True, kw_only=True)

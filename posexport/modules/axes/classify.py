@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from posexport.base.sizes import primes
 from posexport.modules.axes.example_calls import ExampleCalls, TensorAxis
-from posexport.sizes import primes
 
 #: sizes that axes of size 1 are grown to: the first axis, the other axes
 _GROWN, _GROWN_FURTHER = 3, 5

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import BATCH, SEQUENCE, Axis
 from posexport.errors import PosexportError
 from posexport.modules.axes.classify import Classified, Classify, Varying
 from posexport.modules.axes.example_calls import ExampleCalls, SpentError, TensorAxis, counts_rows, resized
 from posexport.modules.axes.names import MOST_CHANNELS, named
 from posexport.modules.axes.sizes import STANDARD
-from posexport.spec import BATCH, SEQUENCE, Axis
 
 #: the number of calls that are allowed, and for every axis where that is more; most modules need half
 MOST, _PER_AXIS = 44, 6

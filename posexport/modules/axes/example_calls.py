@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from posexport.base.system.user_code import raised
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call
 from posexport.modules.copied import copied
 from posexport.modules.left_out import has_values
 from posexport.sources import memory_mapped
-from posexport.system.user_code import raised
 
 #: an axis, by the name of an input or output and its number
 TensorAxis = tuple[str, int]

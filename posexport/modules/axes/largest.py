@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from posexport.base.spec import BATCH, SAMPLES, LengthContract
+from posexport.base.system.machine import available
 from posexport.errors import PosexportError
 from posexport.modules.axes.memory import times_larger
 from posexport.modules.axes.sizes import Range
 from posexport.modules.drawn_calls import DrawnCalls, NoRoomError, Sizes
-from posexport.spec import BATCH, SAMPLES, LengthContract
-from posexport.system.machine import available
 
 #: the longest input that is tried: one more than a table of 8192 positions
 LONGEST = 8193

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posexport.spec import BATCH
-from posexport.system.machine import readable
+from posexport.base.spec import BATCH
+from posexport.base.system.machine import readable
 
 Sizes = dict[str, int]
 #: float64 tensors as large as the largest in memory together; the most rows of a point

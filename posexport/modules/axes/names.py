@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from posexport.base.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SAMPLES, SEQUENCE, WIDTH
 from posexport.modules.axes.classify import Classified, Varying
 from posexport.modules.axes.example_calls import counts_tokens
-from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SAMPLES, SEQUENCE, WIDTH
 
 #: parts of names of inputs that cross attention reads, and of inputs that query them
 _READ = ("encoder", "memory", "context", "source", "src", "cross", "kv", "key", "value", "cond")

@@ -7,9 +7,20 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from posexport.base.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    FRAMES,
+    HEIGHT,
+    PATCHES,
+    SAMPLES,
+    SEQUENCE,
+    WIDTH,
+    Axis,
+    OutputSpec,
+)
 from posexport.errors import PosexportError
 from posexport.modules.axes.memory import Made
-from posexport.spec import BATCH, ENCODER_SEQUENCE, FRAMES, HEIGHT, PATCHES, SAMPLES, SEQUENCE, WIDTH, Axis, OutputSpec
 
 Sizes = dict[str, int]
 Shapes = dict[str, tuple[int, ...]]

@@ -1,6 +1,6 @@
 """A function mode in which PyTorch's attention functions become attention nodes.
 
-PyTorch's layers call these functions where their fast path is off (`posexport.torch_fixes.as_exported`).
+PyTorch's layers call these functions where their fast path is off (`posexport.sources.torch_fixes.as_exported`).
 """
 
 import inspect
@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from posexport.modules.recognise import attention
 from posexport.modules.recognise.attention import Projected, as_product, multi_head_refusal, of_one_dtype
 from posexport.modules.recognise.linear_einsum import as_linear
-from posexport.torch_fixes import adaptive_pool, arange, complex_views, recurrent, vmap_index
-from posexport.torch_fixes.attention_flags import SDPA
+from posexport.sources.torch_fixes import adaptive_pool, arange, complex_views, recurrent, vmap_index
+from posexport.sources.torch_fixes.attention_flags import SDPA
 
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 

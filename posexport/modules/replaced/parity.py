@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posexport.base.sizes import multiple
+from posexport.base.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 from posexport.errors import PosexportError
 from posexport.modules.copied import copied
 from posexport.modules.replaced.calls import Call, recorded
 from posexport.modules.replaced.stand_ins import StandIn
 from posexport.modules.user_module import UserModule
-from posexport.sizes import multiple
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
-from posexport.torch_fixes.default_dtype import computing_in
-from posexport.torch_fixes.module_precision import in_precision
+from posexport.sources.torch_fixes.default_dtype import computing_in
+from posexport.sources.torch_fixes.module_precision import in_precision
 
 #: tokens of the two calls, where the module accepts as many; rows of the batch
 _SHORT, _LONG, _BATCH = 17, 150, 3

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posexport.base.options.check import did_you_mean
 from posexport.encodings.build import lookup, settings
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
@@ -21,7 +22,6 @@ from posexport.modules.replaced.calls import Call, Reads
 from posexport.modules.replaced.parity import Reference, check
 from posexport.modules.replaced.stand_ins import STAND_INS, StandIn, for_calls
 from posexport.nn.named_encoding import encoding_of
-from posexport.options.check import did_you_mean
 
 #: an encoding, its name, or its name and settings
 Choice = Encoding | str | tuple[str, Mapping[str, Any]]

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding, Term
 from posexport.encodings.rope.rope import Rope
 from posexport.encodings.tables import PositionVectors
+from posexport.graph.ops.attention import BiasSpec
+from posexport.graph.ops.spec import emit
+from posexport.graph.ops.tracing import traced_as
 from posexport.modules.replaced.calls import Arguments, Call, Reads, by_key, varying
-from posexport.ops.attention import BiasSpec
-from posexport.ops.spec import emit
-from posexport.ops.tracing import traced_as
 
 #: how cosines of F pairs are laid out in D channels
 Doubled = Literal["no", "half", "interleaved"]

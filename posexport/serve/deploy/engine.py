@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from posexport.bundle.manifest import Manifest
+from posexport.base.registry import Registry
+from posexport.base.targets.providers import provider_named
 from posexport.errors import PosexportError
-from posexport.registry import Registry
+from posexport.run.bundle.manifest import Manifest
 from posexport.serve.engines.fit import embeds_texts
-from posexport.targets.providers import provider_named
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from posexport.bundle.manifest import MODEL
-from posexport.bundle.read import locate
+from posexport.base.spec import BATCH, is_cache_output
 from posexport.errors import PosexportError
+from posexport.run.bundle.manifest import MODEL
+from posexport.run.bundle.read import locate
 from posexport.serve.deploy.engine import Deployment, Engine
 from posexport.serve.deploy.write import render
 from posexport.serve.engines.fit import has_tokenizer
-from posexport.spec import BATCH, is_cache_output
 
 #: ONNX's names of element types -> Triton's
 _TYPES = {
@@ -63,7 +63,7 @@ def _write(deployment: Deployment, folder: Path) -> None:
         text = render(TRITON, "config.pbtxt.part", graph=graph, deployment=deployment)
         version.with_name("config.pbtxt").write_text(text, encoding="utf-8")
     if has_tokenizer(deployment.manifest):
-        from posexport.runtime.texts import TOKENIZER
+        from posexport.run.texts import TOKENIZER
 
         shutil.copyfile(locate(deployment.bundle, TOKENIZER), folder / TOKENIZER)
 

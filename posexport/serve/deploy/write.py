@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from posexport.bundle.manifest import MANIFEST, Manifest
-from posexport.bundle.read import check_hashes, locate, read
-from posexport.bundle.write import staged
+from posexport.base.targets.providers import DEFAULT_PROVIDER, provider_named
 from posexport.errors import PosexportError
+from posexport.run.bundle.manifest import MANIFEST, Manifest
+from posexport.run.bundle.read import check_hashes, locate, read
+from posexport.run.bundle.write import staged
 from posexport.serve.deploy.engine import ENGINES, Deployment, Engine
 from posexport.serve.engines.fit import check_provider
-from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 from posexport.version import VERSION
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from posexport.base.system.user_code import line_of_error, raised
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, calling
 from posexport.serve.drop_in.axes import DynamicAxis, TensorAxis
-from posexport.system.user_code import line_of_error, raised
 
 Call = Callable[[dict[str, Tensor]], object]
 

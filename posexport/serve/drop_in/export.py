@@ -11,6 +11,8 @@ import onnx_ir as ir
 import onnxruntime
 from torch import Tensor
 
+from posexport.base.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, MODEL, SEQUENCE, WIDTH
+from posexport.base.system.threads import session_threads
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion
@@ -25,8 +27,6 @@ from posexport.serve.drop_in.finish import ExportedModel, into_place
 from posexport.serve.drop_in.request import Request
 from posexport.serve.drop_in.type_adapters import InputAdapter, OutputAdapter, bundle_names, input_adapter
 from posexport.serve.drop_in.wrapped import Wrapped, wrapped
-from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, MODEL, SEQUENCE, WIDTH
-from posexport.system.threads import session_threads
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
+from posexport.conversion.export.save import KEEP_INSIDE
 from posexport.errors import PosexportError
-from posexport.export.save import KEEP_INSIDE
 from posexport.graph.edits import free_names
 from posexport.graph.queries import weight_bytes
 from posexport.serve.drop_in import type_adapters
@@ -20,7 +20,7 @@ from posexport.serve.drop_in.axes import TensorAxis
 from posexport.serve.drop_in.type_adapters import InputAdapter, OutputAdapter
 
 if TYPE_CHECKING:
-    from posexport.parity.report.report import Report
+    from posexport.proof.report.report import Report
 
 #: the most bytes of weights within a protobuf file, which leaves some for the graph
 LARGEST = (1 << 31) - (1 << 24)
@@ -157,7 +157,7 @@ class ExportedModel:
     @property
     def verdict(self) -> str:
         """The verdict of the proof: ``proven``, or a weaker one with the reason."""
-        from posexport.parity.report.record import verdict
+        from posexport.proof.report.record import verdict
 
         return verdict(self.report).words
 

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 
 from torch import nn
 
+from posexport.conversion.export.negotiate import LOWEST_OPSET
 from posexport.errors import PosexportError
-from posexport.export.negotiate import LOWEST_OPSET
 
 #: positional arguments after ``model, args, f``, in the order of torch up to 2.4
 POSITIONAL = (

@@ -13,8 +13,8 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from posexport.base.targets.dtypes import BY_NAME
 from posexport.graph.edits import initializer
-from posexport.targets.dtypes import BY_NAME
 
 #: from the file's integers x to the bundle's: x; 1 - x, for masks in which 1 is padding; x - 1, for counts from 1 on
 Shift = Literal["", "inverted", "counted"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from posexport.base.system.extras import require
 from posexport.errors import PosexportError
-from posexport.system.extras import require
 
 require("posexport.serve.engines.blocks", "pyarrow")
 
@@ -95,7 +95,7 @@ def read(block: Block) -> "pa.Table":
 
 def write(block: Block, folder: Path, table: "pa.Table") -> None:
     """Write a block's output file atomically."""
-    from posexport.system.files import written_whole
+    from posexport.base.system.files import written_whole
 
     with written_whole(folder / block.output, force=True) as file:
         pq.write_table(table, file)
@@ -118,7 +118,7 @@ def begin(folder: Path, job: dict[str, Any]) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise PosexportError(f"{folder} exists and holds no results of a job (no {JOB}); choose another output")
     folder.mkdir(parents=True, exist_ok=True)
-    from posexport.system.files import write_whole
+    from posexport.base.system.files import write_whole
 
     write_whole(record, json.dumps(job, indent=2).encode() + b"\n", force=False)
 

@@ -1,9 +1,9 @@
 """Whether a bundle suits a deployment: its provider, texts or arrays. Imports nothing heavy."""
 
-from posexport.bundle.manifest import Manifest
+from posexport.base.targets.providers import provider_named
+from posexport.base.targets.target import PORTABLE
 from posexport.errors import PosexportError
-from posexport.targets.providers import provider_named
-from posexport.targets.target import PORTABLE
+from posexport.run.bundle.manifest import Manifest
 
 
 def check_provider(manifest: Manifest, provider: str) -> None:
@@ -22,12 +22,12 @@ def check_provider(manifest: Manifest, provider: str) -> None:
 
 def embeds_texts(manifest: Manifest) -> bool:
     """Whether a bundle encodes a text as one vector: it has a tokenizer and the output ``sentence_embedding``."""
-    from posexport.runtime.embed import EMBEDDING
+    from posexport.run.embed import EMBEDDING
 
     return has_tokenizer(manifest) and EMBEDDING in (spec.name for spec in manifest.outputs)
 
 
 def has_tokenizer(manifest: Manifest) -> bool:
-    from posexport.runtime.texts import TOKENIZER
+    from posexport.run.texts import TOKENIZER
 
     return TOKENIZER in manifest.files

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.base.system.extras import require
+from posexport.base.targets.dtypes import BY_NAME, MODEL_DTYPE
 from posexport.errors import PosexportError
 from posexport.serve.engines.batcher import Batcher
 from posexport.serve.engines.service import Outputs, Service
-from posexport.system.extras import require
-from posexport.targets.dtypes import BY_NAME, MODEL_DTYPE
 
 require("posexport.serve.engines.mlserver", "mlserver")
 
@@ -160,7 +160,7 @@ def _metadata(service: Service) -> tuple[list[MetadataTensor], list[MetadataTens
     manifest = service.manifest
     outputs = [tensor(spec.name, MODEL_DTYPE.name, spec.axes) for spec in manifest.outputs]
     if service.takes_texts:
-        from posexport.runtime.embed import EMBEDDING
+        from posexport.run.embed import EMBEDDING
 
         return [MetadataTensor(name=TEXT[0], datatype="BYTES", shape=[-1])], [o for o in outputs if o.name == EMBEDDING]
     return [tensor(spec.name, spec.dtype, spec.axes) for spec in manifest.inputs], outputs

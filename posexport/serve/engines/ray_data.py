@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from posexport.bundle.manifest import MANIFEST
-from posexport.bundle.read import read as read_manifest
+from posexport.base.system.extras import require
+from posexport.base.targets.providers import DEFAULT_PROVIDER
 from posexport.errors import PosexportError
-from posexport.runtime.batches import BATCH_TOKENS
+from posexport.run.batches import BATCH_TOKENS
+from posexport.run.bundle.manifest import MANIFEST
+from posexport.run.bundle.read import read as read_manifest
 from posexport.serve.engines import blocks as files
 from posexport.serve.engines.fit import check_provider, embeds_texts
 from posexport.serve.engines.service import REQUEST_CHARACTERS, Service
-from posexport.system.extras import require
-from posexport.targets.providers import DEFAULT_PROVIDER
 
 require("posexport.serve.engines.ray_data", "ray", "pyarrow")
 

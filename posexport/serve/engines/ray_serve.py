@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
+from posexport.base.system.extras import require
+from posexport.base.targets.providers import DEFAULT_PROVIDER
 from posexport.errors import PosexportError
-from posexport.runtime.batches import BATCH_TOKENS
+from posexport.run.batches import BATCH_TOKENS
 from posexport.serve.engines.service import Outputs, Request, Service
-from posexport.system.extras import require
-from posexport.targets.providers import DEFAULT_PROVIDER
 
 require("posexport.serve.engines.ray_serve", "ray")
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.bundle.manifest import Manifest
-from posexport.bundle.read import read
+from posexport.base.targets.providers import DEFAULT_PROVIDER
 from posexport.errors import PosexportError
-from posexport.runtime.batches import BATCH_TOKENS, Batches
-from posexport.runtime.embed import EMBEDDING
-from posexport.runtime.load import load
-from posexport.runtime.texts import check_texts
+from posexport.run.batches import BATCH_TOKENS, Batches
+from posexport.run.bundle.manifest import Manifest
+from posexport.run.bundle.read import read
+from posexport.run.embed import EMBEDDING
+from posexport.run.load import load
+from posexport.run.texts import check_texts
 from posexport.serve.engines.fit import check_provider, embeds_texts
-from posexport.targets.providers import DEFAULT_PROVIDER
 
 #: characters of one request: more would keep the tokenizer busy for seconds, to be cut or refused anyway
 REQUEST_CHARACTERS = 1_000_000

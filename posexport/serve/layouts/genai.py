@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posexport.base.spec import BATCH, CAPACITY, LOGITS, MODEL, PAST
+from posexport.conversion.export.layout import Layout
 from posexport.errors import PosexportError
-from posexport.export.layout import Layout
 from posexport.models.decoder import DecoderModel
-from posexport.runtime.cache import DecoderInterface, decoder_interface
-from posexport.runtime.providers import numeric_options
+from posexport.run.cache import DecoderInterface, decoder_interface
+from posexport.run.providers import numeric_options
 from posexport.serve.layouts import genai_states
 from posexport.serve.layouts.shared import read_json
 from posexport.sources.source import Source
-from posexport.spec import BATCH, CAPACITY, LOGITS, MODEL, PAST
 
 FILE = "genai_config.json"
 TOKENS, KEYS, VALUES = "input_ids", "past_key_values.%d.key", "past_key_values.%d.value"

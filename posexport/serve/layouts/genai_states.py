@@ -8,11 +8,11 @@ and a dynamic KV cache, both by the numbers of their layers (src/models/lfm2.cpp
 from collections.abc import Mapping
 from typing import Any
 
+from posexport.base.spec import CAPACITY, CARRIED, MODEL, carried
 from posexport.errors import PosexportError
 from posexport.serve.layouts.renamed import renamed
 from posexport.serve.layouts.shared import CONFIG, in_one_part, keeps_states, read_json
 from posexport.sources.source import Source
-from posexport.spec import CAPACITY, CARRIED, MODEL, carried
 
 _KINDS = ("conv", "recurrent")
 _CONV, _ATTENTION = "conv", "full_attention"

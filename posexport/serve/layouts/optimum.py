@@ -8,9 +8,9 @@ which reads the encoder's states, and one for all later calls; the three files s
 
 import msgspec
 
+from posexport.conversion.export.layout import Layout
+from posexport.conversion.export.save import OwnFile, SharedFile, Store
 from posexport.errors import PosexportError
-from posexport.export.layout import Layout
-from posexport.export.save import OwnFile, SharedFile, Store
 from posexport.models.decoder import DecoderModel
 from posexport.serve.layouts.shared import CONFIG, check_client, fed, keeps_states, read_json, wiring
 from posexport.sources.source import Source

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import msgspec
 
-from posexport.definition.definition import Part
+from posexport.base.spec import InputSpec, State
+from posexport.models.definition import Part
 from posexport.sources.source import Source
-from posexport.spec import InputSpec, State
 
 
 def renamed(source: Source, names: Mapping[str, str]) -> Source:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from posexport.conversion.export.layout import Layout
 from posexport.errors import PosexportError
-from posexport.export.layout import Layout
 from posexport.serve.layouts.shared import read_json
 from posexport.sources.source import Source
 

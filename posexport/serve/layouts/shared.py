@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from posexport.definition.definition import Part
+from posexport.base.spec import CAPACITY, STATES_MASK, InputSpec, PartSpec
 from posexport.errors import PosexportError
+from posexport.models.definition import Part
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.encoder_decoder_parts import Wiring
 from posexport.sources.source import Source
-from posexport.spec import CAPACITY, STATES_MASK, InputSpec, PartSpec
 
 CONFIG = "config.json"
 

@@ -7,9 +7,9 @@ the graph's inputs have, and passes every output ``present_x`` on as ``past_x`` 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from posexport.base.spec import CARRIED, carried
 from posexport.errors import PosexportError
 from posexport.sources.source import Source
-from posexport.spec import CARRIED, carried
 
 #: the client's names for a layer's caches and states, by the prefix of posexport's names
 _ATTENTION = {"past_key_values": ("past_key_values.{}.key", "past_key_values.{}.value")}

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from posexport.definition.definition import Part
-from posexport.export.layout import Layout
-from posexport.export.save import OwnFile
+from posexport.base.spec import NUM_LOGITS
+from posexport.conversion.export.layout import Layout
+from posexport.conversion.export.save import OwnFile
+from posexport.models.definition import Part
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.serve.layouts.renamed import renamed
 from posexport.serve.layouts.shared import CONFIG, check_client, fed, in_one_part, keeps_states, read_json
 from posexport.serve.layouts.state_names import LISTS, OLDER, client_names, older
 from posexport.sources.source import Source
-from posexport.spec import NUM_LOGITS
 
 FOLDER = "onnx"
 MODEL, ENCODER, MERGED = f"{FOLDER}/model.onnx", f"{FOLDER}/encoder_model.onnx", f"{FOLDER}/decoder_model_merged.onnx"

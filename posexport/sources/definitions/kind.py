@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding, Entry
+from posexport.models.definition import Definition
 from posexport.nn.config import Config
 
 

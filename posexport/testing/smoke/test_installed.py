@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import posexport
-from posexport.system.extras import is_installed
+from posexport.base.system.extras import is_installed
 
 #: a BERT with random weights, its tokenizer and mean pooling (tests/embedders/bert-mean)
 EMBEDDER = Path(__file__).parent / "embedder"

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from posexport.tools.bench.workers.job import Job, Reader, main
+from posexport.inspect.bench.workers.job import Job, Reader, main
 
 
 class Reading:

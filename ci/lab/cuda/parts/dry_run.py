@@ -115,7 +115,7 @@ def observed(bundle: Path, case: Any, claimed: dict[str, Any], setup: Setup) -> 
     """By graph and call: kernels that ONNX Runtime printed, nodes on the CPU, nodes that copy."""
     from worker import Graph, graphs, inputs_of, sized
 
-    from posexport.bundle.read import read
+    from posexport.run.bundle.read import read
 
     os.environ[DEBUG] = "1"
     manifest, known = read(bundle), {}
@@ -171,7 +171,7 @@ def kinds_of(names: Iterable[str]) -> list[str]:
 
 def pass_on(graph: Any, arrays: dict[str, Any], outputs: dict[str, Any]) -> None:
     """What later graphs take of this one's outputs."""
-    from posexport.runtime.ort_values import to_array
+    from posexport.run.ort_values import to_array
 
     for own, whole in getattr(graph, "output_names", {}).items():
         if own in outputs:
@@ -182,8 +182,8 @@ def placed(opened: Any) -> dict[str, dict[str, Any]]:
     """By call, from ONNX Runtime's profile: nodes on the CPU that are not shape arithmetic, and nodes that copy."""
     from record import matched
 
-    from posexport.runtime.placement import kernels, read_profile, strays
-    from posexport.targets.providers import CUDA
+    from posexport.base.targets.providers import CUDA
+    from posexport.run.placement import kernels, read_profile, strays
 
     start = opened.session.get_profiling_start_time_ns()
     profile = sorted(kernels(read_profile(Path(opened.session.end_profiling()))), key=lambda each: each.ts)

@@ -7,9 +7,9 @@ from bundles import case_of, converted, first, ids, opened, same
 from part import Part, Row, Setup
 
 if TYPE_CHECKING:
-    from posexport.runtime.session import Session
+    from posexport.run.session import Session
 
-#: of the garbage in unused slots, finite, as posexport.targets.providers.CUDA needs it
+#: of the garbage in unused slots, finite, as posexport.base.targets.providers.CUDA needs it
 GARBAGE = (1.0, 6e4, -6e4)
 #: rows beside an empty one have other shapes of kernels than alone, in eps of the precision
 NEAR = 64
@@ -97,7 +97,7 @@ def slots(session: "Session") -> Row:
 
     Prompts of different lengths are padded on the left, so that the mask is a bias; a single one is not.
     """
-    from posexport.runtime import cache
+    from posexport.run import cache
 
     found = []
     plain = cache.Cache.clear
@@ -126,7 +126,7 @@ def filled(clear: Any, value: float) -> Any:
     """`Cache.clear` that leaves ``value`` in every slot."""
 
     def clear_with(self: Any, rows: int) -> None:
-        from posexport.runtime.ort_values import to_array
+        from posexport.run.ort_values import to_array
 
         clear(self, rows)
         for name, held in self._held.items():
@@ -150,7 +150,7 @@ def noted(read: Any, logits: list[Any]) -> Any:
 
 def raw(session: "Session", feeds: dict[str, Any]) -> Any:
     """What the graph answers where `Session.run` would not ask it; its message where it refuses."""
-    from posexport.runtime.feeds import prepare
+    from posexport.run.feeds import prepare
 
     # the checks are those of sizes and ids: fed in range and then replaced, so that defaults are filled in
     harmless = {name: np.zeros_like(array) for name, array in feeds.items()}

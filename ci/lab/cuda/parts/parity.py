@@ -55,9 +55,9 @@ def run(name: str, setup: Setup, *, tf32: bool = False) -> Row:
 
 def proven(name: str, setup: Setup, *, tf32: bool) -> Row:
     """The proof of one case."""
-    from posexport.bundle.manifest import model_of
-    from posexport.parity.choose import ProofOptions, prove_model
-    from posexport.verification import source_again
+    from posexport.conversion.verification import source_again
+    from posexport.proof.choose import ProofOptions, prove_model
+    from posexport.run.bundle.manifest import model_of
 
     case = case_of(name)
     index = index_of(name)

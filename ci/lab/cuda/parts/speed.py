@@ -62,8 +62,8 @@ def session(name: str, setup: Setup) -> "InferenceSession":
     """Of a model of `torch_encoder.Sizes`, as bundles are opened; kept for later cases of the process."""
     from torch_encoder import Sizes
 
-    from posexport.bundle.manifest import MODEL
-    from posexport.runtime.providers import bundle_session
+    from posexport.run.bundle.manifest import MODEL
+    from posexport.run.providers import bundle_session
 
     sizes = little() if setup.rehearsal else Sizes()
     with converted(case_of(name), setup, sizes.settings() + positions(name)) as bundle:
@@ -86,8 +86,8 @@ def little() -> Any:
 
 def bound(opened: "InferenceSession", ids: Any, setup: Setup) -> Callable[[], None]:
     """A call whose inputs and outputs stay on the device, and which ends when the device has."""
-    from posexport.runtime.ort_values import to_value
-    from posexport.targets.providers import provider_named
+    from posexport.base.targets.providers import provider_named
+    from posexport.run.ort_values import to_value
 
     device = provider_named(setup.provider).device
     binding = opened.io_binding()

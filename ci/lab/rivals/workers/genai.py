@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime_genai as og
 from numpy.typing import NDArray
 
-from posexport.tools.bench.workers.job import Job, Reader, main
+from posexport.inspect.bench.workers.job import Job, Reader, main
 
 
 class Loop:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.tools.bench.workers.job import Job, Reader, main
+from posexport.inspect.bench.workers.job import Job, Reader, main
 
 _LIBRARIES = Path(sys.prefix, "node_modules", "@node-llama-cpp", "linux-x64", "bins", "linux-x64")
 #: a context's numbers by place, with their defaults: tokens of the context, flash attention, types of keys and values

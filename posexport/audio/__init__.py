@@ -1,6 +1,0 @@
-"""Feature extractors: sound as ``input_values`` or ``input_features``, as preprocessor_config.json says. NumPy."""
-
-from posexport.audio.processor import AudioProcessor, open_processor
-from posexport.audio.settings import remarks
-
-__all__ = ["AudioProcessor", "open_processor", "remarks"]

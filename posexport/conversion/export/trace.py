@@ -1,0 +1,221 @@
+"""One call of ``torch.onnx.export``, with named axes that are tied where inputs share them."""
+
+import contextlib
+import sys
+from typing import Any
+
+import msgspec
+import onnx_ir as ir
+import torch
+from onnxscript import opset18 as op18
+from torch import nn
+
+from posexport.base.spec import SEQUENCE, LengthContract
+from posexport.base.system.user_code import is_external, is_user_module
+from posexport.conversion.export import defaults
+from posexport.conversion.export.messages import FixedAxisError, NotTracedError, cannot_trace, meaning
+from posexport.errors import PosexportError
+from posexport.graph.edits import free_names
+from posexport.models.forward_decoder import ForwardDecoder
+from posexport.sources.example import axis_sizes, example
+from posexport.sources.source import Source
+from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.exporter_output import without_exporter_output
+from posexport.sources.torch_fixes.floor_division import with_floor_division
+from posexport.sources.torch_fixes.helper_lines import with_helper_lines
+from posexport.sources.torch_fixes.rules_by_operator import with_rules_by_operator
+from posexport.sources.torch_fixes.shape_solver import with_unsolved_sizes
+from posexport.sources.torch_fixes.size_uses import Choice, SizeUses, recording_size_uses
+from posexport.sources.torch_fixes.symbolic_int import with_symbolic_ints
+
+#: a size for an axis without a limit
+_FAR = 2**20
+#: of `ir.Model.meta`: `SizeUses`, what a user's module did with sizes while it was traced
+SIZE_USES = "posexport.size_uses"
+
+
+def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
+    """The graph of ``source`` at ``opset``: named inputs and outputs, axes that the tracer did not specialise.
+
+    ``optimize``: let the exporter run onnxscript's optimiser.
+
+    Raises:
+        NotTracedError: the module cannot be traced, or fixes an axis that it declares dynamic.
+        PosexportError: PyTorch cannot write ``opset``.
+    """
+    if source.limits.needs_whole_row:  # `int` and `max` of row lengths are sizes
+        return _symbolic(source, opset, optimize=optimize)
+    uses = SizeUses()
+    try:
+        model = _traced(source, opset, uses, optimize=optimize)
+        # `int()` of a quotient of two sizes is a number, and fixes no axis
+        if not uses.int_lines and all(_holds(choice, source) for choice in uses.choices if choice.is_of_call):
+            return model
+    except NotTracedError:
+        if not (uses.int_lines or uses.constants or uses.choices):
+            raise
+        # once more, with sizes that stay symbolic where the module makes a number of one; its first error counts
+        with contextlib.suppress(NotTracedError):
+            return _symbolic(source, opset, optimize=optimize)
+        raise
+    # the same where the graph has such a number, or `min` or `max` of a size is decided otherwise at other sizes
+    with contextlib.suppress(NotTracedError):
+        return _symbolic(source, opset, optimize=optimize)
+    return model
+
+
+def _symbolic(source: Source, opset: int, *, optimize: bool) -> ir.Model:
+    with with_symbolic_ints(source.module, _is_users):
+        return _traced(source, opset, SizeUses(), optimize=optimize)
+
+
+def _holds(choice: Choice, source: Source) -> bool:
+    """Whether a comparison of a size is decided in the same way at the least and the largest size."""
+    limits, axes = source.limits, next(spec.axes for spec in source.inputs if spec.name == choice.input)
+    axis = str(axes[choice.axis])
+    least = limits.min_length if axis == SEQUENCE else limits.min_sizes.get(axis, 1)
+    most = limits.max_length if axis in limits.limited_axes else limits.max_sizes.get(axis)
+    return choice.is_same(least) and choice.is_same(_FAR if most is None else most)
+
+
+def as_traced(source: Source) -> Source:
+    """``source`` as it is traced: without a KV cache where a graph pass inserts it."""
+    decoder = source.module
+    if not isinstance(decoder, ForwardDecoder):
+        return source
+    return msgspec.structs.replace(
+        source,
+        module=decoder.traced,
+        inputs=decoder.traced_inputs,
+        outputs=list(decoder.interface.returns),
+        limits=msgspec.structs.replace(source.limits, kv_cache=False, trace_sizes={}),
+    )
+
+
+def _is_users(name: str) -> bool:
+    return is_user_module(sys.modules[name])
+
+
+def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir.Model:
+    sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
+    kwargs = example(source.inputs, sizes)
+    dims = {name: _dimension(name, source.limits) for name in sizes}
+    shapes = {
+        spec.name: {i: dims[axis] for i, axis in enumerate(spec.axes) if isinstance(axis, str)}
+        for spec in source.inputs
+    }
+    try:
+        with (
+            torch.no_grad(),
+            without_exporter_output(),
+            as_exported(),
+            with_unsolved_sizes(),
+            with_floor_division(),
+            with_helper_lines(),
+            with_rules_by_operator(),
+            recording_size_uses(uses),
+        ):
+            program = torch.onnx.export(
+                source.module,
+                (),
+                kwargs=_grouped(kwargs),
+                dynamo=True,
+                dynamic_shapes=_grouped(shapes),
+                input_names=[spec.name for spec in source.inputs],
+                output_names=[spec.name for spec in source.outputs],
+                opset_version=opset,
+                optimize=optimize,
+                custom_translation_table={torch.sym_sqrt: _square_root},
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as err:
+        raise cannot_trace(source.name, err) from err
+    except BaseException as err:  # an error of the user's module, which the user has to fix
+        if not source.by_trial or isinstance(err, PosexportError) or is_external(err):
+            raise
+        raise cannot_trace(source.name, err) from err
+    if program is None:
+        raise NotTracedError(f"{source.name} cannot be traced: torch.onnx.export returned nothing")
+    got = program.model.opset_imports.get("")
+    if got != opset:  # beyond the opsets it knows the exporter mixes two, without a word
+        raise PosexportError(
+            f"--opset {opset} is beyond what torch {torch.__version__} can write (it gave {got}); use a lower one"
+        )
+    _name_axes(program.model, source, uses)
+    program.model.meta[SIZE_USES] = uses
+    defaults.add(program.model, source.inputs)
+    return program.model
+
+
+def _square_root(x: Any) -> Any:
+    """The square root of a size, for which PyTorch's exporter has no operators."""
+    return op18.Sqrt(op18.Cast(x, to=ir.DataType.FLOAT))
+
+
+def _dimension(name: str, limits: LengthContract) -> Any:
+    """A dynamic axis; where it varies in steps, the tracer must know."""
+    step = limits.size_steps.get(name, 1)
+    least = limits.min_length if name == SEQUENCE else limits.min_sizes.get(name, 1)
+    if step == 1:
+        return torch.export.Dim(name, min=least if least > 1 else None, max=None)
+    return step * torch.export.Dim(f"{name}_steps", max=None)
+
+
+def _grouped(by_name: dict[str, Any]) -> dict[str, Any]:
+    """Inputs ``name.rest`` as one list ``name``: the tracer knows arguments by names that Python allows."""
+    found: dict[str, Any] = {}
+    for name, value in by_name.items():
+        argument, dot, _ = name.partition(".")
+        if dot:
+            found.setdefault(argument, []).append(value)
+        else:
+            found[name] = value
+    return found
+
+
+def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
+    """Check that inputs and outputs have the axes the source declares, and give the outputs' axes their names."""
+    # inputs: every dynamic axis must still be one
+    for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
+        got = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
+        for number, (size, axis) in enumerate(zip(got, spec.axes, strict=True)):
+            if isinstance(axis, str) and isinstance(size, int):
+                sentence = _fixed(source, f"axis {axis} of input {spec.name}", size, uses)
+                raise FixedAxisError(sentence, spec.name, number, uses.line_of_constant(size))
+        steps = source.limits.size_steps
+        fits = len(got) == len(spec.axes) and all(
+            isinstance(dim, str) if axis in steps else dim == axis for dim, axis in zip(got, spec.axes, strict=True)
+        )
+        if fits:
+            value.shape = ir.Shape(spec.axes)
+        else:
+            raise NotTracedError(
+                f"{source.name}: input {spec.name} was traced with axes {got}, declared {spec.axes}; "
+                "an axis that the model fixes cannot be declared dynamic"
+            )
+    # outputs: their names must be free in the graph
+    if len(model.graph.outputs) != len(source.outputs):
+        raise NotTracedError(
+            f"{source.name} gives {len(model.graph.outputs)} outputs, declared {[o.name for o in source.outputs]}"
+        )
+    free_names(model.graph, {out.name for out in source.outputs})
+    for value, out in zip(model.graph.outputs, source.outputs, strict=True):
+        if len(value.shape or ()) != len(out.axes):
+            raise NotTracedError(
+                f"{source.name}: output {out.name} was traced with {len(value.shape or ())} axes, it has {out.axes} "
+                "when it is run; the module must compute the same while it is exported"
+            )
+        for traced, axis in zip(value.shape or (), out.axes, strict=True):
+            if isinstance(axis, str) and isinstance(traced, int):
+                raise NotTracedError(_fixed(source, f"axis {axis} of output {out.name}", traced, uses))
+        value.name, value.shape = out.name, ir.Shape(out.axes)
+
+
+def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> str:
+    """What fixed an axis: a line of the user's, or a recurrent layer, which has none."""
+    line, what = uses.line_of_constant(size), f"{axis} was fixed at {size} by the trace"
+    layers = [(path, layer) for path, layer in source.module.named_modules() if isinstance(layer, nn.RNNBase)]
+    if layers and not line:
+        path, layer = layers[0]
+        what += f" (nn.{type(layer).__name__} {path.removeprefix('module.')})"
+    return f"{source.name}: {what}: {meaning(what, line)}"

@@ -1,0 +1,106 @@
+"""Remarks on lines of a user's module that its graph was made from, for the message if its proof fails.
+
+It is kept in memory, not in the graph: the file has no paths of the machine that wrote it
+(`posexport.conversion.export.save`).
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from posexport.base.system.user_code import line_of_trace
+from posexport.conversion.export.messages import meaning
+from posexport.conversion.export.trace import SIZE_USES
+from posexport.graph.queries import with_bodies
+from posexport.sources.torch_fixes.size_uses import SizeUses
+
+_STACK = "pkg.torch.onnx.stack_trace"
+#: the largest size that a module is traced at to take another branch
+_TRACED = 1024
+#: how ONNX Runtime names a node in its messages
+_NAMED = re.compile(r"(?:Name: ?|Node ?\()'?([\w./-]+)'?")
+
+
+@dataclass(frozen=True)
+class Step:
+    """The number whose multiples a ``line`` of the user's treats in another way than other sizes."""
+
+    divisor: int
+    line: str
+
+
+@dataclass(frozen=True)
+class OtherSide:
+    """The least ``size`` of an axis at which a ``line`` of the user's takes another branch than in the trace."""
+
+    size: int
+    line: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """The user's lines, by the name of the node that they became.
+
+    ``suspects``: lines that a missed proof may come from, with a remark on each. ``steps``: axes for whose multiples
+    of a number the graph was traced, or for all other sizes: a line branches by the remainder. ``other_sides``: axes
+    with a branch for larger sizes than the traced one.
+    """
+
+    lines: Mapping[str, str] = field(default_factory=dict)
+    suspects: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, "Step"] = field(default_factory=dict)
+    other_sides: Mapping[str, "OtherSide"] = field(default_factory=dict)
+
+    def about(self, text: str) -> str | None:
+        """A message of ONNX Runtime explained for the module."""
+        named = _NAMED.search(text)
+        return meaning(text, self.lines.get(named[1], "") if named else "")
+
+    def reasons(self) -> Iterator[str]:
+        """Yields a sentence for every suspect that has an explanation."""
+        for line, what in self.suspects.items():
+            if (sentence := meaning(what, line)) is not None:
+                yield sentence
+
+
+def written_by(model: ir.Model) -> Written:
+    """Read from what the tracer noted at the nodes of ``model``, which `provenance.strip` drops."""
+    lines: dict[str, str] = {}
+    uses: SizeUses = model.meta.get(SIZE_USES) or SizeUses()
+    suspects = {
+        line: f"was decided {choice} by a size while the module was traced" for line, choice in uses.branches.items()
+    }
+    axes = {value.name: [str(axis) for axis in value.shape or ()] for value in model.graph.inputs}
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for body in with_bodies(graph):
+            for node in body:
+                line = line_of_trace(node.metadata_props.get(_STACK, ""))
+                if node.name and line:
+                    lines[node.name] = line
+                if node.op_type == "Resize" and node.attributes.get_int("antialias", False):
+                    suspects[line] = "a node Resize with antialias, in a graph that is not proven"
+    return Written(lines, suspects, _steps(uses, axes), _other_sides(uses, axes))
+
+
+def _steps(uses: SizeUses, axes: Mapping[str | None, Sequence[str]]) -> dict[str, Step]:
+    """By axis; ``axes``: of every input."""
+    steps: dict[str, Step] = {}
+    for remainder, line in uses.remainders.items():
+        for axis in axes.get(remainder.input, ())[remainder.axis : remainder.axis + 1]:
+            divisor = steps[axis].divisor if axis in steps else 1
+            steps[axis] = Step(math.lcm(divisor, remainder.divisor), line)
+    return steps
+
+
+def _other_sides(uses: SizeUses, axes: Mapping[str | None, Sequence[str]]) -> dict[str, OtherSide]:
+    """By axis, the largest one; ``axes``: of every input."""
+    sides: dict[str, OtherSide] = {}
+    for choice, line in uses.choices.items():
+        size = None if choice.is_of_call else choice.other_side(_TRACED)
+        for axis in axes.get(choice.input, ())[choice.axis : choice.axis + 1]:
+            if size is not None and (axis not in sides or size > sides[axis].size):
+                sides[axis] = OtherSide(size, line)
+    return sides

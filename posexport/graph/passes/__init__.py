@@ -1,0 +1,1 @@
+"""Graph passes: one file each, in the order of `posexport.graph.passes.pipeline`."""

@@ -1,0 +1,1 @@
+"""Look into any bundle or ONNX file: audit, explain, report, bench."""

@@ -1,0 +1,1 @@
+"""Rules, one file each, listed in `posexport.inspect.audit.registry`."""

@@ -1,0 +1,57 @@
+"""PX407: nodes in the middle of a device's graph that run on the CPU, with copies."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from posexport.base.targets.providers import PROVIDERS
+from posexport.inspect.audit.analyses.kernels import runtime
+from posexport.inspect.audit.rule import Place, Rule
+from posexport.inspect.audit.subject import Subject
+
+#: types of sizes, indices and masks; None: unknown
+_OF_THE_HOST = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL, ir.DataType.STRING, None)
+
+
+def _check(subject: Subject) -> Iterator[Place]:
+    provider = PROVIDERS[subject.provider]
+    if provider.ort_name == "CPUExecutionProvider":
+        return
+    copied = [missing for missing in subject.missing_kernels if missing.fate == "cpu" and _has_values(missing.node)]
+    if copied:
+        counts = Counter(f"{each.node.op_type}{f' in {each.dtype}' if each.dtype else ''}" for each in copied)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common(5))
+        yield Place(
+            f"{kinds}: {runtime(provider.ort_name)} has no kernels of {provider.label} for them, so "
+            "that they run on the CPU, with copies before and after",
+            [missing.node for missing in copied],
+        )
+
+
+def _has_values(node: ir.Node) -> bool:
+    """Whether a node reads floats or quantized values; the host computes sizes, indices and masks in any case."""
+    return any(value is not None and value.dtype not in _OF_THE_HOST for value in node.inputs)
+
+
+RULE = Rule(
+    code="PX407",
+    name="copied-to-cpu",
+    severity="note",
+    finds="nodes that the device's provider leaves to the CPU (--provider cuda)",
+    why="Every such node waits for the device and copies its inputs and outputs; CUDA graphs are impossible.",
+    remedy="Export with operators that the provider has, or convert with posexport convert --target cuda.",
+    check=_check,
+    reads="kernels",
+    provider="cuda",
+    bad="""
+        <ir_version: 8, opset_import: ["": 18]>
+        copied (float[B, T, 4] x) => (float[B, T, 4] y)
+        { y = Det (x) }
+    """,
+    good="""
+        <ir_version: 8, opset_import: ["": 18]>
+        stays (float[B, 4] x, float[4, 3] w) => (float[B, 3] y)
+        { y = MatMul (x, w) }
+    """,
+)

@@ -1,1 +1,0 @@
-"""Graph passes: one file each, in the order of `posexport.passes.pipeline`."""

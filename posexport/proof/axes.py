@@ -1,0 +1,54 @@
+"""The check that every dynamic axis was seen to vary."""
+
+from pathlib import Path
+
+from posexport.base.sizes import frames, multiple
+from posexport.base.spec import FRAMES, HEIGHT, PAST, SEQUENCE, TOTAL, WIDTH
+from posexport.errors import PosexportError
+from posexport.proof.subjects.half import widened
+from posexport.proof.subjects.runner import RunError, Runner
+from posexport.sources.example import axis_sizes, example
+from posexport.sources.source import Source
+
+
+def check_axes(source: Source, model: Path | bytes) -> None:
+    """Run ``model`` at two sizes of every named axis, neither of them the traced one, and look at the outputs' shapes.
+
+    Raises:
+        PosexportError: naming the axis that the graph fixes, and where.
+    """
+    source = widened(source)
+    runner = Runner.of(source, model, source.part_specs)
+    limit = source.limits.max_length
+    for step in (1, 2):
+        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.limits.trace_sizes).items()}
+        if images := source.limits.proof_image_sizes:
+            sizes[HEIGHT], sizes[WIDTH] = images[(step - 1) % len(images)]
+        if proof_sizes := source.limits.proof_sizes:
+            sizes |= proof_sizes[-step % len(proof_sizes)]
+        sizes = {axis: multiple(size, source.limits.size_steps.get(axis, 1)) for axis, size in sizes.items()}
+        for axis in source.limits.limited_axes:
+            if axis in sizes and limit is not None:
+                sizes[axis] = max(source.limits.min_length, min(sizes[axis], limit + 1 - step))
+        if PAST in sizes:
+            sizes[PAST] = sizes[PAST] if limit is None else max(0, min(sizes[PAST], limit - sizes[SEQUENCE]))
+            sizes[TOTAL] = sizes[SEQUENCE] + sizes[PAST]
+        feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
+        try:
+            outputs = runner(feeds)
+        except RunError as err:
+            raise PosexportError(
+                f"{source.name}: the graph fails at {sizes}, so an axis is not dynamic: {err}"
+            ) from err
+        steps = source.limits.convolutions
+        known = {**sizes, FRAMES: frames(sizes.get(SEQUENCE, 0), steps)} if steps else sizes
+        for spec, array in zip(source.outputs, outputs, strict=True):
+            # how many patches, and frames of a user's module, there are is the definition's to say
+            expected = tuple(
+                known.get(axis, size) if isinstance(axis, str) else axis
+                for axis, size in zip(spec.axes, array.shape, strict=True)
+            )
+            if array.shape != expected:
+                raise PosexportError(
+                    f"{source.name}: output {spec.name} has shape {array.shape} at {sizes}, it should have {expected}"
+                )

@@ -1,0 +1,402 @@
+"""The points at which a model is proven. Imports no torch.
+
+Lengths and paddings of sequences (tokens, samples of sound, an encoder's states), sequences in several calls that each
+continue the KV cache of the calls before, explicit position ids, sizes of images, and sizes of the axes of a user's
+module that are neither batch nor sequence.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle
+
+import msgspec
+
+from posexport.base.sizes import multiple, samples
+from posexport.base.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    SAMPLES,
+    SEQUENCE,
+    WIDTH,
+    InputSpec,
+    Limits,
+    Padding,
+    masked_axis,
+)
+from posexport.errors import PosexportError
+from posexport.graph.lowering.blocks import BLOCK
+from posexport.proof.grid.point import GridPoint
+
+BATCHES = (1, 3)
+#: one token, two, a prime, around a power of two (block sizes), the shortest with tiled attention, beyond 256 (bfloat16
+#: holds integers up to there)
+LENGTHS = (1, 2, 17, 63, 64, 65, BLOCK + 1, 257)
+
+
+def lengths_of(limits: Limits) -> list[int]:
+    """The default lengths, ascending; the model must accept them all."""
+    trained, limit = limits.trained_length, limits.max_length
+    if limits.proof_lengths:
+        return sorted(limits.proof_lengths)
+    lengths = {*LENGTHS, limits.min_length}
+    several = samples(ALONE, limits.convolutions)
+    for boundary in limits.boundaries:
+        lengths |= {boundary + step for step in ((-1, 0, 1) if boundary <= several else (0, 1))}
+    lengths |= {length for length in (trained, limit) if length is not None}
+    if trained is not None and limits.beyond == "clip":
+        lengths |= {trained + 1, 2 * trained}
+    if trained is not None and limit is not None and limits.beyond == "interpolate":
+        lengths |= {trained + 1, (trained + limit) // 2}
+    step = limits.size_steps.get(SEQUENCE, 1)
+    lengths = {multiple(length, step) for length in lengths}
+    return sorted(n for n in lengths if limits.min_length <= n and (limit is None or n <= limit))
+
+
+class Sequences:
+    """The points of a model of sequences; ``limit`` and ``far_limit``: of the sequence and of the encoder's."""
+
+    def __init__(self, limits: Limits, inputs: Sequence[InputSpec]) -> None:
+        self.limits = limits
+        self._axes = {axis for spec in inputs for axis in spec.axes}
+        #: whether any input has a sequence
+        self.any = SEQUENCE in self._axes
+        #: one row where no input has a batch
+        self.batches = BATCHES if any(BATCH in spec.axes for spec in inputs) else BATCHES[:1]
+        self._masked = any(masked_axis(spec) is not None for spec in inputs)
+        per_axis = {axis: limits.max_length for axis in limits.limited_axes if axis in self._axes}
+        self.limit, self.far_limit = per_axis.get(SEQUENCE), per_axis.get(ENCODER_SEQUENCE)
+
+    def point(self, batch: int, length: int, padding: Padding = "none", must_be_rejected: bool = False) -> GridPoint:
+        """A point, the sequence that is cross attended to as long as fits it."""
+        return GridPoint(
+            batch=batch,
+            length=length,
+            padding=padding,
+            encoder_length=self._encoder_length(batch, length),
+            convolutions=tuple(self.limits.convolutions),
+            least=self.limits.min_length,
+            must_be_rejected=must_be_rejected,
+        )
+
+    def _encoder_length(self, batch: int, length: int) -> int | None:
+        """Another length than the queries', so that a graph cannot confuse the two axes."""
+        if ENCODER_SEQUENCE not in self._axes:
+            return None
+        limits = self.limits
+        far = max(length + 3 if batch == 1 else 5, limits.min_sizes.get(ENCODER_SEQUENCE, 1))
+        far = multiple(far, limits.size_steps.get(ENCODER_SEQUENCE, 1))
+        return far if self.far_limit is None else min(far, self.far_limit)
+
+    def chosen(self, lengths: Sequence[int] | None) -> list[int]:
+        """The lengths to check, ``lengths`` in place of the default ones; one where no sequence varies."""
+        for length in lengths or ():
+            if SEQUENCE not in self._axes and self.limits.max_length == self.limits.min_length != length:
+                raise PosexportError(
+                    f"length {length} cannot be compared: the model takes {self.limits.max_length} tokens, no others"
+                )
+            if length < self.limits.min_length:
+                raise PosexportError(
+                    f"length {length} is below the model's minimum: give --length {self.limits.min_length} or more"
+                )
+            if length % self.limits.size_steps.get(SEQUENCE, 1):
+                raise PosexportError(
+                    f"length {length} cannot be compared: it must be a multiple of {self.limits.size_steps[SEQUENCE]}"
+                )
+        chosen = lengths_of(self.limits) if lengths is None else sorted(set(lengths))
+        return chosen if SEQUENCE in self._axes else chosen[:1]
+
+    def accepted(self, lengths: Sequence[int]) -> list[GridPoint]:
+        """Every length within the limit: a batch of rows that are padded in all ways, one of them not at all.
+
+        Rows are independent, so that one ragged batch has the paddings of several. Where all rows are padded, or none,
+        graphs may take other branches: at the `_IN_FULL` lengths each padding has a point of its own, at the shorter in
+        each batch size, at the longer of one row. Up to the shorter rows are also alone. Beyond `ALONE` tokens there
+        is a single row.
+        """
+        within = [length for length in lengths if self.limit is None or length <= self.limit]
+        alone = [self.point(1, length) for length in within if self.point(1, length).tokens > ALONE]
+        within = within[: len(within) - len(alone)]
+        least = [samples(tokens, self.limits.convolutions) for tokens in _IN_FULL] if within else []
+        short, tiled = (next((n for n in within if n >= length), within[-1]) for length in least) if within else (0, 0)
+        return [
+            self.point(batch, length, padding)
+            for length in within
+            for batch, padding in self._ways(length, short, tiled)
+        ] + alone
+
+    def _ways(self, length: int, short: int, tiled: int) -> list[tuple[int, Padding]]:
+        """Batch sizes and paddings of a length; where rows are padded differently, the last is all of it."""
+        padded = self._masked and length > max(samples(1, self.limits.convolutions), self.limits.min_length)
+        ragged = (self.limits.ragged if padded else None) or "none"
+        ways: list[tuple[int, Padding]] = [
+            (batch, padding)
+            for batch in self.batches
+            for padding in ("none", *(self.limits.paddings if padded else ()))
+            if batch > 1 or not padding.startswith("ragged")
+        ]
+        if length == short:
+            return ways
+        if length == tiled:
+            return [(batch, padding) for batch, padding in ways if batch == 1 or padding == ragged]
+        together = [(batch, padding) for batch, padding in ways if padding == (ragged if batch > 1 else "none")]
+        return together if length < short else together[-1:]
+
+    def rejected(self, shortest: int) -> Iterator[GridPoint]:
+        """Inputs outside the limits of every axis, which the length guard must reject."""
+        if self.limit is not None:
+            yield from (self.point(batch, self.limit + 1, must_be_rejected=True) for batch in self.batches)
+            if self.limit > 1:
+                yield self.point(1, 2 * self.limit, must_be_rejected=True)
+        step = self.limits.size_steps.get(SEQUENCE, 1)
+        if self.limits.min_length > step and self.any:
+            yield self.point(1, self.limits.min_length - step, must_be_rejected=True)
+        if step > 1 and self.any:
+            yield self.point(1, self.limits.min_length + 1, must_be_rejected=True)
+        if self.far_limit is not None:
+            yield GridPoint(batch=1, length=shortest, encoder_length=self.far_limit + 1, must_be_rejected=True)
+
+
+#: tokens above which a point has one row, without padding, in one call
+ALONE = 2048
+#: a length with short and one with long (tiled) attention
+_IN_FULL = (17, BLOCK + 1)
+#: decode steps after a prefill: enough to pass a length at which the formula changes
+_STEPS = 3
+#: tokens above which lowerings compute a call in tiles: one tiled call must continue a cache too
+_TILE = 128
+
+
+def points_in_calls(points: Sequence[GridPoint]) -> list[GridPoint]:
+    """The same sequences, split in every way; of a length whose rows share a batch, that batch."""
+    rows = max((point.batch for point in points), default=1)
+    # where rows without padding are a point of their own
+    several = {point.length for point in points if point.batch == rows and point.padding == "none"}
+    return [
+        msgspec.structs.replace(point, calls=calls)
+        for point in points
+        if (point.batch == rows or point.length in several) and point.tokens <= ALONE
+        for calls in splits(point.length)
+    ]
+
+
+def splits(length: int) -> list[tuple[int, ...]]:
+    """Prefill and decode steps; chunked prefill in three calls; a long chunk after a short one."""
+    if length < 2:
+        return []
+    steps = min(_STEPS, length - 1)
+    ways = [(length - steps, *[1] * steps)]
+    chunk = -(-length // 3)
+    if length > 3:
+        ways.append((chunk, chunk, length - 2 * chunk))
+    first = length // 8
+    if chunk <= _TILE < length - first:
+        ways.append((first, length - first))
+    return [calls for calls in ways if min(calls) > 0]
+
+
+#: new tokens at the end of a long context: a decode step, and a chunk that is tiled
+_AT_END = (1, BLOCK + 1)
+#: the end of a context that has none
+_FAR = 8192
+
+
+def with_ends(
+    points: Sequence[GridPoint],
+    limits: Limits,
+    inputs: Sequence[InputSpec],
+    fits: Callable[[GridPoint], bool],
+) -> list[GridPoint]:
+    """``points`` of a decoder, with `points_at_end` in place of whole sequences that cost too much."""
+    if any(ENCODER_SEQUENCE in spec.axes for spec in inputs):
+        return list(points)  # nobody knows how long the encoder's input would be
+    short = [point for point in points if point.tokens <= ALONE or point.must_be_rejected]
+    return short + points_at_end(limits, fits)
+
+
+def points_at_end(limits: Limits, fits: Callable[[GridPoint], bool]) -> list[GridPoint]:
+    """Decode steps and chunks at the longest lengths, and at the boundaries on the way, behind drawn caches.
+
+    Keys and values are drawn because to compute them would take hours; a graph cannot know how they came about.
+    Where a length does not fit memory, half of it may.
+    """
+    ends = {n for n in limits.boundaries if n > LENGTHS[-1]}
+    ends |= {n for n in (limits.trained_length, limits.max_length) if n is not None and n > LENGTHS[-1]}
+    if limits.max_length is None:
+        ends.add(max(_FAR, *ends, 0))
+    points: dict[GridPoint, None] = {}
+    for end in sorted(ends):
+        for new in _AT_END:
+            while end > LENGTHS[-1]:
+                point = GridPoint(batch=1, length=end, cached=end - new, least=limits.min_length)
+                if fits(point):
+                    points[point] = None
+                    break
+                end //= 2
+    return list(points)
+
+
+def points_with_ids(points: Sequence[GridPoint]) -> list[GridPoint]:
+    """Unpadded batches with explicit position ids, in place of those counted by the mask."""
+    whole = [point for point in points if point.batch > 1 and point.padding == "none"]
+    return [msgspec.structs.replace(point, position_ids_given=True) for point in whole]
+
+
+def beyond_cached(point: GridPoint, limit: int) -> GridPoint:
+    """A decode step with a cache as long as the limit."""
+    return msgspec.structs.replace(point, calls=(limit, 1))
+
+
+def image_points(limits: Limits, lengths: Sequence[int] | None) -> list[GridPoint]:
+    """Every size of image, alone and in a batch; ``lengths`` are sides of square ones."""
+    least = [min(image[side] for image in limits.proof_image_sizes) for side in (0, 1)]
+    for side in lengths or ():
+        if side < max(least):
+            raise PosexportError(f"an image of {side}x{side} is below the model's minimum of {least[0]}x{least[1]}")
+    sizes = limits.proof_image_sizes if lengths is None else [(side, side) for side in lengths]
+    patch = limits.patch_size
+    grid = [
+        GridPoint(batch=batch, length=max(1, height // patch) * max(1, width // patch), image=(height, width))
+        for height, width in sizes
+        for batch in BATCHES
+    ]
+    if lengths is None:
+        too_small = _too_small(limits, limits.proof_image_sizes[-1])
+        grid += [msgspec.structs.replace(grid[0], image=image, must_be_rejected=True) for image in too_small]
+    return sorted(grid, key=lambda point: point.length)
+
+
+def _too_small(limits: Limits, image: tuple[int, int]) -> list[tuple[int, int]]:
+    """A proven image, cut to one pixel less than the smallest height or width."""
+    height, width = image
+    least = limits.min_sizes
+    cut = [(least[HEIGHT] - 1, width)] if least.get(HEIGHT, 1) > 1 else []
+    return cut + ([(height, least[WIDTH] - 1)] if least.get(WIDTH, 1) > 1 else [])
+
+
+Sizes = Mapping[str, int]
+
+
+def sized_points(limits: Limits, lengths: Sequence[int] | None, batches: Sequence[int]) -> list[GridPoint]:
+    """The points of a module without a sequence; ``lengths`` are sizes of every axis."""
+    axes = list(limits.proof_sizes[0])
+    for length in lengths or ():
+        if (reason := _refused(limits, dict.fromkeys(axes, length))) is not None:
+            raise PosexportError(f"length {length} cannot be compared: {reason}")
+    chosen = limits.proof_sizes if lengths is None else [dict.fromkeys(axes, length) for length in lengths]
+    points = [_point(limits, batch, sizes) for sizes in chosen for batch in batches]
+    if lengths is None:
+        points += [
+            msgspec.structs.replace(_point(limits, 1, sizes), must_be_rejected=True)
+            for sizes in sizes_beyond(limits, limits.proof_sizes)
+        ]
+    return sorted(points, key=lambda point: point.length)
+
+
+def points_of_sizes(limits: Limits, points: Sequence[GridPoint]) -> list[GridPoint]:
+    """Points of sequences, with the sizes of the other axes in turn."""
+    turn, least = cycle(limits.proof_sizes), tuple(limits.min_sizes.items())
+
+    def sized_point(point: GridPoint, sizes: Sizes) -> GridPoint:
+        tokens = int(sizes.get(SAMPLES, 0) / limits.elements_per_token)
+        return msgspec.structs.replace(point, sizes=tuple(sizes.items()), least_sizes=least, sound_tokens=tokens)
+
+    sized = [sized_point(point, next(turn)) for point in points]
+    accepted = next(point for point in sized if not point.must_be_rejected)
+    rejected = [
+        msgspec.structs.replace(accepted, sizes=tuple(sizes.items()), must_be_rejected=True)
+        for sizes in sizes_beyond(limits, limits.proof_sizes)
+    ]
+    return sized + rejected
+
+
+def sizes_beyond(limits: Limits, proven: Sequence[Sizes]) -> Iterator[dict[str, int]]:
+    """Proven sizes with one that the graph must refuse: too small, too large, between two steps."""
+    for axis in proven[0]:
+        step = limits.size_steps.get(axis, 1)
+        least, most = limits.min_sizes.get(axis, step), limits.max_sizes.get(axis)
+        wrong = [least - step] if least > step else []
+        wrong += [] if most is None else [most + step]
+        wrong += [least + 1] if step > 1 else []
+        yield from ({**proven[-1], axis: size} for size in wrong)
+
+
+def _refused(limits: Limits, sizes: Sizes) -> str | None:
+    for axis, size in sizes.items():
+        step = limits.size_steps.get(axis, 1)
+        if size < limits.min_sizes.get(axis, 1):
+            return f"{axis} must be at least {limits.min_sizes[axis]}"
+        if size > limits.max_sizes.get(axis, size):
+            return f"{axis} must be at most {limits.max_sizes[axis]}"
+        if size % step:
+            return f"{axis} must be a multiple of {step}"
+    return None
+
+
+def _point(limits: Limits, batch: int, sizes: Sizes) -> GridPoint:
+    tokens = max(1, int(math.prod(sizes.values()) / limits.elements_per_token))
+    return GridPoint(batch=batch, length=tokens, sizes=tuple(sizes.items()), length_estimated=True)
+
+
+def grid(
+    limits: Limits,
+    inputs: Sequence[InputSpec],
+    *,
+    lengths: Sequence[int] | None = None,
+    further: Sequence[int] = (),
+) -> list[GridPoint]:
+    """The points, ordered by length; ``lengths`` replaces the default ones.
+
+    ``further``: longer than the default ones, looked at alone and without padding. Lengths beyond the limit must be
+    rejected, on every axis that the limit is about.
+
+    Raises PosexportError for a length the model does not promise to accept.
+    """
+    if limits.proof_image_sizes:
+        return image_points(limits, lengths)
+    sequences = Sequences(limits, inputs)
+    if limits.proof_sizes and not sequences.any:
+        return sized_points(limits, lengths, sequences.batches)
+    points = _of_sequences(limits, inputs, sequences, lengths, further)
+    return points_of_sizes(limits, points) if limits.proof_sizes else points
+
+
+def _of_sequences(
+    limits: Limits,
+    inputs: Sequence[InputSpec],
+    sequences: Sequences,
+    lengths: Sequence[int] | None,
+    further: Sequence[int],
+) -> list[GridPoint]:
+    chosen = sequences.chosen(lengths)
+    limit = sequences.limit
+    points = sequences.accepted(chosen)
+    if lengths is None and limit is None:
+        points += [sequences.point(1, length) for length in further if length > max(chosen)]
+    if limits.kv_cache:
+        points += points_in_calls(points)
+    if any(spec.role == "positions" for spec in inputs):
+        points += points_with_ids(points)
+    if not points:
+        raise PosexportError(
+            f"none of the lengths {', '.join(map(str, chosen))} can be compared: the model takes at most {limit}; "
+            f"give one of up to {limit} too"
+        )
+    if lengths is not None:
+        too_long = [length for length in chosen if limit and length > limit]
+        return points + [
+            sequences.point(batch, n, must_be_rejected=True) for n in too_long for batch in sequences.batches
+        ]
+    points += sequences.rejected(chosen[0])
+    if limit is not None and limits.kv_cache:
+        points.append(beyond_cached(sequences.point(1, limit + 1, must_be_rejected=True), limit))
+    return points
+
+
+def switches(limits: Limits) -> list[int]:
+    """Lengths up to and including which the graph computes in one way, ascending: a mistake may show on one side only.
+
+    Lengths at which the encoding's formula changes, and the length from which attention is tiled over queries; in units
+    of ``sequence_length`` (samples where convolutions make tokens of them).
+    """
+    return sorted({*limits.boundaries, samples(BLOCK + 1, limits.convolutions) - 1})

@@ -1,0 +1,138 @@
+"""A point at which a model is proven, and the memory that it needs. Imports no torch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from posexport.base.sizes import frames
+from posexport.base.spec import CAPACITY, TOTAL, OutputSpec, Padding
+from posexport.base.system.machine import available as available
+from posexport.base.system.machine import readable as readable
+
+PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right", "few")
+
+
+class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of the model.
+
+    ``must_be_rejected``: by the length guard. ``encoder_length``: length of the sequence that is cross attended to.
+    ``image``: height and width in pixels; ``length`` is then its number of patches. ``convolutions``: what makes tokens
+    of ``length`` samples. ``least``: no row has fewer real tokens. ``sizes``: of axes of a user's module that are
+    neither batch nor sequence, ``least_sizes``: no row has less real content along these axes, ``sound_tokens``: about
+    how many tokens an encoder makes of samples among them. ``length_estimated``: there is no sequence, and ``length``
+    is about how many tokens ``sizes`` make.
+    """
+
+    batch: int
+    length: int
+    padding: Padding = "none"
+    encoder_length: int | None = None
+    image: tuple[int, int] | None = None
+    sizes: tuple[tuple[str, int], ...] = ()
+    least_sizes: tuple[tuple[str, int], ...] = ()
+    sound_tokens: int = 0
+    length_estimated: bool = False
+    convolutions: tuple[tuple[int, int], ...] = ()
+    least: int = 1
+    #: lengths of the calls that make up the length, each with the cache of those before; none: one call
+    calls: tuple[int, ...] = ()
+    #: tokens at the start with keys and values that are drawn, not computed: decode steps at the end of a long context
+    cached: int = 0
+    #: with explicit position ids, in place of those counted by the mask
+    position_ids_given: bool = False
+    must_be_rejected: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens a call reads."""
+        return frames(self.length, self.convolutions) - self.cached
+
+    @property
+    def size(self) -> str:
+        """The length, or the image's height and width, then sizes of other axes, if any."""
+        if self.image is not None:
+            return f"{self.image[0]}x{self.image[1]}"
+        sizes = "x".join(str(size) for _, size in self.sizes)
+        if self.length_estimated:
+            return sizes
+        return f"{self.length} ({sizes})" if sizes else f"{self.length}"
+
+    def __str__(self) -> str:
+        if self.image is not None:
+            return f"image {self.size}, batch {self.batch}"
+        padding = "no padding" if self.padding == "none" else f"{self.padding} padding"
+        encoder = "" if self.encoder_length is None else f", encoder length {self.encoder_length}"
+        calls = f", in calls of {', '.join(map(str, self.calls))}" if self.calls else ""
+        calls += f", {self.cached} of them cached" if self.cached else ""
+        numbered = ", positions given" if self.position_ids_given else ""
+        sizes = ", ".join(f"{axis} {size}" for axis, size in self.sizes)
+        length = f"length {self.length}" + (f" ({sizes})" if sizes else "")
+        return f"{sizes if self.length_estimated else length}, batch {self.batch}, {padding}{encoder}{calls}{numbered}"
+
+
+#: the part of the free memory that a point may take
+SHARE = 0.8
+#: score-shaped float64 arrays in memory together: q k^T, the term, their sum, the probabilities
+_SCORES = 4
+#: each output lives in float64, in PyTorch's and in ONNX Runtime's float32, and once more while one is made
+_OUTPUTS = 2.5
+
+
+#: bytes that a point beyond the default lengths may need
+_FURTHER = 4 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What the points of a proof may take.
+
+    Attributes:
+        outputs: of the model.
+        heads: of attention, the most of any layer, whose scores are in memory at once; 1 where attention is tiled.
+        limit: bytes; None: most of the free memory.
+    """
+
+    outputs: Sequence[OutputSpec]
+    heads: int = 16
+    limit: int | None = None
+
+    def room(self) -> int:
+        """The bytes that a point may take."""
+        return int(available() * SHARE) if self.limit is None else self.limit
+
+    def fits(self, point: GridPoint) -> bool:
+        """Whether there is memory for a point now."""
+        return needed_bytes(point, self.outputs, self.heads) <= self.room()
+
+    def fits_easily(self, point: GridPoint) -> bool:
+        """Whether a point beyond the default lengths takes little of the memory."""
+        return needed_bytes(point, self.outputs, self.heads) <= min(_FURTHER, self.room())
+
+    def further(self, lengths: Sequence[int]) -> list[int]:
+        """Of ``lengths`` beyond the default ones 1024 and the longest, as far as they fit easily."""
+        points = (GridPoint(batch=1, length=length) for length in lengths)
+        fit = [point.length for point in points if self.fits_easily(point)]
+        return sorted({length for length in fit if length == 1024} | set(fit[-1:]))
+
+    def too_large(self, points: Sequence[GridPoint]) -> dict[GridPoint, str]:
+        """The points for which there is no memory, with the reason."""
+        room = self.room()
+        needs = {point: needed_bytes(point, self.outputs, self.heads) for point in points}
+        return {
+            point: f"needs about {readable(need)} of memory, {readable(room)} may be taken"
+            for point, need in needs.items()
+            if need > room
+        }
+
+
+def needed_bytes(point: GridPoint, outputs: Sequence[OutputSpec], heads: int) -> int:
+    """A rough upper bound, in bytes, of one point's activations."""
+    keys = max(point.tokens + point.cached, point.encoder_length or 0)
+    scores = _SCORES * 8 * point.batch * heads * max(point.tokens * keys, point.sound_tokens**2)
+    widths = [axis for spec in outputs for axis in spec.axes[-1:] if isinstance(axis, int)]
+    # caches that are drawn are inputs too
+    caches = [spec.axes for spec in outputs if point.cached and {TOTAL, CAPACITY} & {*spec.axes}]
+    drawn = sum(math.prod(axis for axis in axes if isinstance(axis, int)) for axes in caches) * point.cached
+    return int(scores + _OUTPUTS * 8 * point.batch * (point.tokens * sum(widths) + 2 * drawn))

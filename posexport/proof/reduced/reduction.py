@@ -1,0 +1,210 @@
+"""A reduced model: a few layers of a source, with their weights, and the first words of its vocabulary.
+
+What a grid finds in a transformer it finds in one layer of each kind: encodings, masks, caches, lengths and lowerings
+act inside a layer. The layers are chosen so that every pair of kinds that are adjacent in the full model is adjacent in
+the reduced one too, so that each layer of the full graph can be compared with one of the reduced graph, inputs included
+(`posexport.proof.full_model`).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+from torch import Tensor, nn
+
+from posexport.base.spec import CARRIED, InputSpec, OutputSpec
+from posexport.models.definition import Definition
+from posexport.nn.config import Config
+from posexport.proof.full_model.records import Stack
+from posexport.proof.full_model.weights import Words
+from posexport.proof.references.precision_copy import fingerprint
+from posexport.sources.memory_mapped import copy_with_same_weights
+from posexport.sources.source import Source
+
+#: rows of embeddings and head that a reduced model has
+WORDS = 1024
+#: attributes that say which layer it is
+_NUMBERS = ("index", "layer_idx", "layer_index", "training")
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A source and a reduced model of it.
+
+    Attributes:
+        full: the source.
+        source: the reduced model, which shares its weights.
+        stacks: its layers by kind, and those that the reduced model has, by the path of their ``nn.ModuleList``.
+        words: entries of the vocabulary in the full and the reduced model; None: not reduced.
+    """
+
+    full: Source
+    source: Source
+    stacks: Mapping[str, Stack]
+    words: Words | None
+
+    @property
+    def layers(self) -> int:
+        """How many layers the full model has."""
+        return sum(len(stack.kinds) for stack in self.stacks.values())
+
+    @property
+    def kept(self) -> int:
+        """How many layers the reduced model has."""
+        return sum(len(stack.kept) for stack in self.stacks.values())
+
+
+def reduction_of(source: Source, *, texts: bool = False) -> Reduction | str:
+    """The reduced model of ``source``, or why there is none; ``texts``: it is to read real ones, with all words."""
+    if not isinstance(source.module, Definition) or source.by_trial:
+        return "its layers are not known to posexport"
+    if [spec.name for spec in source.inputs] != [spec.name for spec in source.module.inputs]:
+        return "its layout has other inputs"
+    module = copy_with_same_weights(source.module)
+    stacks: dict[str, Stack] = {}
+    for path, stack in _stacks(module):
+        kinds = [kind_of(layer) for layer in stack]
+        indices = chosen(kinds)
+        if indices is None:
+            continue
+        owner = module.get_submodule(path.rpartition(".")[0])
+        if (reason := _keep(owner, path.rpartition(".")[2], indices)) is not None:
+            return reason
+        stacks[path] = Stack([str(kinds.index(kind)) for kind in kinds], indices)
+    if not stacks:
+        return "it has no stack of equal layers"
+    words = None if texts else _reduce_vocabulary(module, source.inputs)
+    return Reduction(source, _source(source, module, words), stacks, words)
+
+
+def _stacks(module: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
+    """The outermost lists of three modules or more."""
+    paths: list[str] = []
+    for path, submodule in module.named_modules():
+        inside = any(path.startswith(f"{outer}.") for outer in paths)
+        if isinstance(submodule, nn.ModuleList) and len(submodule) > 2 and not inside:
+            paths.append(path)
+            yield path, submodule
+
+
+def kind_of(layer: nn.Module) -> tuple[Any, ...]:
+    """Equal for layers that differ in the values of their parameters alone."""
+    return tuple(
+        (
+            path,
+            type(submodule),
+            tuple((name, _simple(value)) for name, value in sorted(vars(submodule).items()) if _counts(name)),
+            tuple((name, tuple(p.shape)) for name, p in submodule.named_parameters(recurse=False)),
+            tuple((name, fingerprint([b.numpy()])) for name, b in submodule.named_buffers(recurse=False)),
+        )
+        for path, submodule in layer.named_modules()
+    )
+
+
+def _counts(name: str) -> bool:
+    return not name.startswith("_") and name not in _NUMBERS
+
+
+def _simple(value: object) -> str:
+    """Text that is equal for equal settings."""
+    known = isinstance(value, int | float | str | tuple | list | type(None)) or is_dataclass(value)
+    return repr(value) if known else type(value).__qualname__
+
+
+def chosen(kinds: Sequence[object]) -> list[int] | None:
+    """Indices of layers with all adjacent pairs of kinds, the first and the last among them; None: all are needed.
+
+    A kind that several layers have is kept twice: passes treat what is shared otherwise than what is alone.
+    """
+    for times in (1, 2):
+        indices = _walk(kinds, times)
+        kept = Counter(kinds[index] for index in indices)
+        if set(pairwise(kinds[index] for index in indices)) != set(pairwise(kinds)):
+            continue
+        if all(kept[kind] >= min(2, count) for kind, count in Counter(kinds).items()):
+            return indices if len(indices) < len(kinds) else None
+    return None
+
+
+def _walk(kinds: Sequence[object], times: int) -> list[int]:
+    """Indices from the first layer to the last; each pair of adjacent kinds up to so many times on the way."""
+    pairs, seen, indices = set(pairwise(kinds)), Counter[object](), [0]
+    for index, kind in enumerate(kinds[1:], 1):
+        pair = kinds[indices[-1]], kind
+        if pair in pairs and seen[pair] < times:
+            seen[pair] += 1
+            indices.append(index)
+    last = len(kinds) - 1
+    if kinds[indices[-1]] == kinds[last] and len(indices) > 1:
+        indices[-1] = last
+    else:
+        indices.append(last)
+    return indices
+
+
+def _keep(owner: nn.Module, name: str, indices: Sequence[int]) -> str | None:
+    """Leave the layers ``indices`` of ``owner``, and what it keeps for each of them; why it cannot be done."""
+    stack = getattr(owner, name)
+    for attribute, value in vars(owner).items():
+        if isinstance(value, list) and len(value) == len(stack):
+            setattr(owner, attribute, [value[index] for index in indices])
+    config = getattr(owner, "config", None)
+    if isinstance(config, Config):
+        if getattr(config, "layers", None) != len(stack) or getattr(config, "layer_groups", None) is not None:
+            return "its layers share weights"
+        vars(owner)["config"] = config.changed(layers=len(indices))
+    setattr(owner, name, nn.ModuleList(stack[index] for index in indices))
+    return None
+
+
+def _reduce_vocabulary(module: nn.Module, inputs: Sequence[InputSpec]) -> Words | None:
+    """Leave the first `WORDS` rows of tables and heads of a large vocabulary; the sizes before and after."""
+    sizes = {spec.size for spec in inputs if spec.role == "tokens"}
+    vocab = next(iter(sizes)) if len(sizes) == 1 else None
+    if vocab is None or vocab < 2 * WORDS:
+        return None
+    first: dict[int, nn.Parameter] = {}
+    for submodule in module.modules():
+        if isinstance(submodule, nn.Embedding) and submodule.num_embeddings == vocab:
+            submodule.num_embeddings = WORDS
+        elif isinstance(submodule, nn.Linear) and submodule.out_features == vocab:
+            submodule.out_features = WORDS
+        for name, parameter in list(submodule.named_parameters(recurse=False)):
+            if len(parameter) == vocab:
+                rows = first.setdefault(id(parameter), nn.Parameter(parameter.detach()[:WORDS], requires_grad=False))
+                setattr(submodule, name, rows)
+        config = getattr(submodule, "config", None)
+        if isinstance(config, Config) and getattr(config, "vocab", None) == vocab:
+            padding_id = min(config.padding_id, WORDS - 1)  # type: ignore[attr-defined]
+            vars(submodule)["config"] = config.changed(vocab=WORDS, padding_id=padding_id)
+        if isinstance(specs := vars(submodule).get("outputs"), list):
+            vars(submodule)["outputs"] = [_narrowed(spec, vocab) for spec in specs]
+    return Words(vocab, WORDS)
+
+
+def _narrowed(spec: OutputSpec, vocab: int) -> OutputSpec:
+    return msgspec.structs.replace(spec, axes=[WORDS if axis == vocab else axis for axis in spec.axes])
+
+
+def _source(full: Source, module: Definition, words: Words | None) -> Source:
+    """``full`` with the reduced module, and those of its inputs and outputs that the module has."""
+    # options may have changed what the definition says: sizes of positions, names
+    known = {spec.name: spec for spec in full.inputs}
+    inputs = [spec if spec.role in CARRIED else _of_words(known.get(spec.name, spec), words) for spec in module.inputs]
+    return msgspec.structs.replace(
+        full, module=module.eval(), inputs=inputs, outputs=module.outputs, parts=module.parts, files={}
+    )
+
+
+def _of_words(spec: InputSpec, words: Words | None) -> InputSpec:
+    if words is None or spec.role != "tokens":
+        return spec
+    return msgspec.structs.replace(spec, size=words.reduced, padding=min(spec.padding, words.reduced - 1))
+
+
+def parameters_of(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters by name; tied ones by each of theirs."""
+    return dict(module.named_parameters(remove_duplicate=False))

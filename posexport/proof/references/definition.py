@@ -1,0 +1,250 @@
+"""The definition as the reference: PyTorch in float64 is the truth, in the graph's precision the baseline error.
+
+The baseline uses more draws where an output has few elements. The error of a small output is the largest of
+few elements: over 200 draws of a right model with three labels, PyTorch's and ONNX Runtime's errors have nearly the
+same median (0.9e-6) and largest value (2.2e-6, 2.5e-6): seven are chance.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from posexport.base.spec import BATCH, CARRIED, InputSpec, Interface, OutputSpec, Padding, compared_outputs
+from posexport.base.targets.dtypes import BY_PRECISION, MODEL_DTYPE
+from posexport.base.targets.precisions import PrecisionName
+from posexport.errors import PosexportError
+from posexport.proof.criterion import NOT_FINITE, Array, measure
+from posexport.proof.grid.inputs import Feeds, draw, elements, inputs_of, size_of, token_mask
+from posexport.proof.grid.point import GridPoint
+from posexport.proof.proof import Case, PerLength, Progress, Run, Value
+from posexport.proof.quantized.module import AsStored
+from posexport.proof.references import padding_alone
+from posexport.proof.references.computed import Computed
+from posexport.proof.references.precision_copy import PrecisionCopy, fingerprint
+from posexport.proof.sample.writer import SampleWriter
+from posexport.proof.subjects.runner import Remembered, in_calls, whole
+from posexport.sources.source import Source
+
+#: elements of an output that make its largest error a matter of course
+ENOUGH = 8192
+#: the most additional draws, and tokens in all of them: of every length, and of one where something fails
+MOST, TOKENS, MOST_TOKENS = 32, 512, 2048
+
+
+def more_draws(point: GridPoint, model: Interface, tokens: int = MOST_TOKENS) -> int:
+    """How many points like ``point`` PyTorch is measured on besides the grid's; 0 where the outputs are large.
+
+    ``tokens``: the most in all of them, frames of sound and other positions of inputs included.
+    """
+    few = min(elements(point, model.inputs, spec) for spec in compared_outputs(model))
+    longest = max([point.tokens, *(size for spec in model.inputs for size in _positions(spec, point))])
+    return max(0, min(MOST, ENOUGH // max(1, few) - 1, tokens // (point.batch * longest)))
+
+
+def _positions(spec: InputSpec, point: GridPoint) -> list[int]:
+    """The sizes of the axes along which an input has tokens, frames or samples; pixels are counted as patches."""
+    if spec.role in CARRIED or point.image is not None:
+        return []
+    axes = [axis for axis in spec.axes if axis != BATCH]
+    return [size_of(axis, point) for axis in [axis for axis in axes if isinstance(axis, str)] or axes]
+
+
+def baseline_errors(
+    point: GridPoint,
+    model: Interface,
+    truth: Callable[[Feeds], list[Array]],
+    baseline: Callable[[Feeds], list[Array]],
+    ragged: Padding | None = "ragged",
+    tokens: int = MOST_TOKENS,
+) -> list[float]:
+    """PyTorch's largest error for each output over `more_draws` like ``point``, run as one batch."""
+    inputs, outputs, times = model.inputs, compared_outputs(model), more_draws(point, model, tokens)
+    largest = [0.0] * len(outputs)
+    masked = token_mask(point, inputs) is not None
+    paddings: list[Padding] = ["none"]
+    if ragged and masked and point.length > 1:
+        # a row without padding is among them
+        paddings = [ragged] if tokens < MOST_TOKENS else ["none", ragged]
+    for padding in paddings if times else []:
+        many = msgspec.structs.replace(point, batch=times * point.batch, padding=padding)
+        feeds = draw(many, inputs)
+        for index, (spec, y, y64) in enumerate(zip(outputs, baseline(feeds), truth(feeds), strict=True)):
+            keep = token_mask(many, inputs, spec)
+            parts: Array | list[Array] = np.arange(many.batch).reshape(times, point.batch) if BATCH in spec.axes else []
+            measured = [
+                measure(_take(y, spec, rows), _take(y64, spec, rows), spec.axes, None if keep is None else keep[rows])
+                for rows in parts
+            ]
+            sound = [error for error in measured if np.isfinite(error.error)]
+            # a draw with a small output by chance must not widen the tolerance of the others
+            usual = float(np.mean([error.scale for error in sound])) if sound else 0.0
+            largest[index] = max(
+                [largest[index], *(error.error * error.scale / max(error.scale, usual) for error in sound)]
+            )
+    return largest
+
+
+def _take(array: Array, spec: OutputSpec, rows: Array) -> Array:
+    return np.take(array, rows, axis=spec.axes.index(BATCH))
+
+
+class DefinitionReference:
+    """One copy of the definition in each precision, or one for every call, for modules that keep state.
+
+    ``device``: where PyTorch computes. ``sample`` is filled with some of the cases. ``watched``: find out whether the
+    module keeps state, which costs a call of the first point. Raises PosexportError where there is not one, or where a
+    user's module itself gives no numbers.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        precision: PrecisionName,
+        sample: SampleWriter | None = None,
+        device: str = "cpu",
+        *,
+        watched: bool = True,
+    ) -> None:
+        self.source = source
+        self._watched = watched
+        self.precision = precision
+        self._sample = sample
+        self._device = device
+        self._fresh = False
+        self._first: tuple[GridPoint, str] | None = None
+        self._points: Sequence[GridPoint] = ()
+        self._copy()
+
+    def _copy(self) -> None:
+        module, outputs = self.source.module, len(self.source.outputs)
+        how: dict[str, Any] = {"outputs": outputs, "fresh": self._fresh, "device": self._device}
+        # most parameters of a quantized definition are read in another form; float32's are the source's
+        stored = isinstance(module, AsStored)
+        narrow = BY_PRECISION[self.precision].torch
+        self.truth = PrecisionCopy(module, torch.float64, share=stored, **how)
+        as_they_are = narrow == MODEL_DTYPE.torch and not self.source.by_trial
+        self.baseline = PrecisionCopy(module, narrow, share=stored or as_they_are, **how)
+        # points that differ in their calls alone have one truth
+        self._wholes: list[Run] = [self.whole_truth, self.whole_baseline]
+        if self.source.limits.kv_cache:
+            self._wholes = [Remembered(run) for run in self._wholes]
+
+    @property
+    def whole_truth(self) -> Run:
+        """A sequence in one call, its caches without unused slots."""
+        return whole(self.truth, self.source)
+
+    @property
+    def whole_baseline(self) -> Run:
+        """The same in the graph's precision."""
+        return whole(self.baseline, self.source)
+
+    def start(self, points: Sequence[GridPoint], skipped: Mapping[GridPoint, str]) -> None:
+        """Choose the sample, and remember what the first point gives."""
+        self._points = points
+        if self._sample is not None:
+            if not points:
+                reason = next(iter(skipped.values()), "the grid is empty")
+                raise PosexportError(
+                    f"{self.source.name}: not one point can be checked: {reason}; give a shorter --length"
+                )
+            self._sample.choose(points, self.source)
+        watched = self._watched and points and not self._fresh
+        self._first = (points[0], self._fingerprint(points[0])) if watched else None
+
+    def case(self, point: GridPoint) -> Case:
+        """Inputs, and all outputs in float64 with PyTorch's error in the graph's precision."""
+        source = self.source
+        feeds = inputs_of(point, source, self.whole_baseline)
+        truths = self._computed(point, feeds)
+        if source.by_trial:
+            # ids alone may be a row of padding, which has no key to attend to
+            feeds, truths = padding_alone.drawn_again(point, source, feeds, truths, self._computed)
+            _check_finite(source, point, truths)
+        if self._sample is not None:
+            self._sample.add(point, feeds, [truth.y64 for truth in truths], [truth.keep_BT for truth in truths])
+        return Case(feeds, truths)
+
+    def _computed(self, point: GridPoint, feeds: Feeds) -> list[Computed]:
+        """All outputs in float64 with PyTorch's error in the graph's precision."""
+        source = self.source
+        keeps = [token_mask(point, source.inputs, spec) for spec in compared_outputs(source)]
+        # a schedule that looks at the running length has other values in one call: then the same calls are the truth
+        calls = point.calls if source.limits.length_dependent else ()
+        truth, baseline = self._wholes
+        if calls:
+            truth, baseline = (partial(in_calls, run, model=source, calls=calls) for run in (self.truth, self.baseline))
+        y64s = truth(feeds)
+        may_be_zero = any(bool(y64.any()) for y64 in y64s)
+        dtype = MODEL_DTYPE.name if self.precision == MODEL_DTYPE.precision else None
+        # one precision's outputs at a time: logits over a vocabulary are large
+        computed = zip(compared_outputs(source), baseline(feeds), y64s, keeps, strict=True)
+        return [
+            Computed(
+                spec,
+                y64,
+                keep_BT,
+                measure(y, y64, spec.axes, keep_BT, may_be_zero=may_be_zero),
+                dtype,
+                may_be_zero,
+            )
+            for spec, y, y64, keep_BT in computed
+        ]
+
+    def largest(self, values: Sequence[Value], progress: Progress, *, thorough: bool = False) -> PerLength:
+        """Over the points of a length, and over more draws where outputs are small."""
+        largest: dict[tuple[int, str], float] = defaultdict(float)
+        of_points = ((value.point.length, value.truth.output, value.truth.baseline.error) for value in values)
+        more = self._more(progress, MOST_TOKENS if thorough else TOKENS)
+        for length, output, error in (*of_points, *more):
+            # a reference that cannot be measured must not excuse the model
+            largest[length, output] = max(largest[length, output], error if np.isfinite(error) else 0.0)
+        return dict(largest)
+
+    def _more(self, progress: Progress, tokens: int) -> Iterator[tuple[int, str, float]]:
+        """PyTorch's errors over more draws of every length, where the outputs of its points have few elements."""
+        source = self.source
+        plain = [p for p in self._points if not (p.calls or p.cached or p.position_ids_given)]
+        lengths = {point.length: msgspec.structs.replace(point, padding="none") for point in plain}
+        for done, point in enumerate(lengths.values()):
+            progress(
+                done, len(lengths), f"PyTorch {self.precision} against float64, more inputs of length {point.length}"
+            )
+            ragged = source.limits.ragged
+            errors = baseline_errors(point, source, self.whole_truth, self.whole_baseline, ragged, tokens)
+            yield from (
+                (point.length, spec.name, error) for spec, error in zip(compared_outputs(source), errors, strict=True)
+            )
+
+    def changed(self) -> bool:
+        """Whether the first point gives other bits now."""
+        return self._first is not None and self._fingerprint(self._first[0]) != self._first[1]
+
+    def renew(self) -> None:
+        """A copy for every call from now on."""
+        self._fresh = True
+        self._copy()
+
+    def _fingerprint(self, point: GridPoint) -> str:
+        """The outputs of the definition at a point."""
+        feeds = inputs_of(point, self.source, self.whole_baseline)
+        return fingerprint([*self.whole_truth(feeds), *self.whole_baseline(feeds)])
+
+
+def _check_finite(source: Source, point: GridPoint, truths: Sequence[Computed]) -> None:
+    """Raise PosexportError where a user's module itself gives NaN or an infinity for a token that is not padding.
+
+    A definition of posexport that does fails the proof; the input is valid.
+    """
+    for truth in truths:
+        if truth.baseline.note == NOT_FINITE:
+            raise PosexportError(
+                f"{source.name}: output {truth.output} of the module itself is NaN or infinite at {point}, for tokens "
+                "that are not padding; where all keys of a row can be masked, mask with torch.finfo(x.dtype).min "
+                "instead of -inf"
+            )

@@ -1,0 +1,1 @@
+"""A bundle answers: sessions of ONNX Runtime, generation, embeddings, pipelines; without PyTorch."""

@@ -1,1 +1,0 @@
-"""Runs bundles with ONNX Runtime, without PyTorch."""

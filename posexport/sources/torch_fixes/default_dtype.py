@@ -1,0 +1,48 @@
+"""A module that is called in float64 computes in float64, whatever dtype its code names.
+
+``.float()``, ``dtype=torch.float32`` and ``torch.zeros(3)`` stay float32 in a module that was cast by ``.double()``.
+The reference would be rounded in the middle, or multiply float32 by float64, which PyTorch refuses. This is how PyTorch
+is meant to work, but a proof in float64 cannot use it.
+
+Issues: pytorch/pytorch 144673, 120819 (the default dtype is the process's, not a thread's). Seen in 2.13.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
+
+_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+_WIDENED = {Tensor.float: Tensor.double, Tensor.cfloat: Tensor.cdouble}  # type: ignore[attr-defined]
+
+
+@contextmanager
+def computing_in(dtype: torch.dtype) -> Iterator[None]:
+    """Inside the block ``dtype``, float32 or float64, is the default; in float64, float32 by name is float64 too."""
+    with ONE_AT_A_TIME:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            with _Widened() if dtype == torch.float64 else nullcontext():
+                yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+class _Widened(TorchFunctionMode):
+    """Calls that name float32 or complex64 name the type of twice the width instead."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = {key: _widened(value) for key, value in (kwargs or {}).items()}
+        return _WIDENED.get(func, func)(*map(_widened, args), **kwargs)
+
+
+def _widened(argument: Any) -> Any:
+    return _WIDE.get(argument, argument) if isinstance(argument, torch.dtype) else argument

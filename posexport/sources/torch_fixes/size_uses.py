@@ -1,0 +1,183 @@
+"""The lines of a user's module that make a constant of a size, or branch on one, while it is traced.
+
+PyTorch reports neither: the axis is then specialised, or the graph has one of the two branches.
+Its error for a specialised axis names no line. The methods that are patched are those that its logs of it come from.
+
+Issues: pytorch/pytorch 138853 (``int()`` of a size), 152918 (the error names no line). Seen in 2.13.
+"""
+
+import dis
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_false, statically_known_true
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+
+from posexport.base.system.user_code import cite, is_user_file, line_of_frame
+from posexport.sources.torch_fixes.patch import patched
+
+_COMPARISONS = ("<", "<=", ">", ">=")
+#: how many divisions after one another are looked through, up to which divisor, and how many multiples are tried
+_LEVELS, _LARGEST, _MULTIPLES = 4, 256, 4
+
+
+@dataclass
+class SizeUses:
+    """What became of sizes in a trace.
+
+    Attributes:
+        constants: sizes that became numbers, each with the user's line, empty where none is known.
+        int_lines: the user's lines that call ``int()`` of a size.
+        branches: the user's lines that branch on a size, each with the branch that was traced.
+        choices: comparisons of the size of an axis, each with the line.
+        remainders: axes whose multiples of a number a line treats in another way than other sizes, each with the line.
+    """
+
+    constants: list[tuple[int, str]] = field(default_factory=list)
+    int_lines: list[str] = field(default_factory=list)
+    branches: dict[str, bool] = field(default_factory=dict)
+    choices: dict["Choice", str] = field(default_factory=dict)
+    remainders: dict["Remainder", str] = field(default_factory=dict)
+
+    def line_of_constant(self, size: int) -> str:
+        """The user's first line that made a constant of ``size``, or called ``int()``; empty where there is none."""
+        lines = [line for constant, line in self.constants if constant == size and line] or self.int_lines
+        return lines[0] if lines else ""
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """The size of an axis, by input and number, and a ``divisor``: a branch treats its multiples apart."""
+
+    input: str
+    axis: int
+    divisor: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A comparison ``condition`` of the ``size`` of an axis, by input and number, that was decided as ``way``.
+
+    ``is_of_call``: it decided a call, as of ``min`` and ``max``, and no branch. ``traced``: the size in the trace.
+    """
+
+    input: str
+    axis: int
+    size: Any
+    condition: Any
+    way: bool
+    is_of_call: bool
+    traced: int
+
+    def other_side(self, most: int) -> int | None:
+        """The first size from the traced one on, up to ``most``, that is decided otherwise; None where none is."""
+        return next((size for size in range(self.traced, most + 1) if not self.is_same(size)), None)
+
+    def is_same(self, size: int) -> bool:
+        """Whether it is decided in the same way at another size."""
+        return bool(self.condition.subs(self.size, size)) == self.way
+
+
+@contextmanager
+def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
+    """Record, in ``uses`` or a new record, what the code inside the block does with the sizes of a trace."""
+    # the frames that called the tracer are not the module's, even where they are the user's script
+    uses, outside = uses or SizeUses(), sys._getframe(2)  # noqa: SLF001 (the generator's, contextlib's, the block's)
+    to_bool: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
+    of_size = torch.SymInt.__bool__.__code__
+    to_int: Callable[[Any], int] = torch.SymInt.__int__
+    float_to_int: Callable[[Any], int] = torch.SymFloat.__int__
+    set_replacement = ShapeEnv._set_replacement  # noqa: SLF001
+
+    def record_branch(self: torch.SymBool) -> bool:
+        caller = sys._getframe(1)  # noqa: SLF001 (inspect.stack reads files)
+        if caller.f_code is of_size and caller.f_back is not None:  # `if n % 2`, without a comparison
+            caller = caller.f_back
+        known = statically_known_true(self) or statically_known_false(self)
+        condition = self.node.expr  # once decided, it has no sizes any more
+        axis = None if known else _axis(self)
+        divisor = None if axis is None else _divisor(condition)
+        branch = to_bool(self)
+        if not known and is_user_file(caller.f_code.co_filename):
+            line = cite(caller.f_code.co_filename, caller.f_lineno)
+            uses.branches.setdefault(line, branch)
+            if axis is not None and divisor is not None:
+                uses.remainders.setdefault(Remainder(*axis, divisor), line)
+            if axis is not None and getattr(condition, "rel_op", "") in _COMPARISONS:
+                (size,) = condition.free_symbols
+                choice = Choice(*axis, size, condition, branch, _is_in_call(caller), _traced(self.node.shape_env, size))
+                uses.choices.setdefault(choice, line)
+        return branch
+
+    def record_int(self: torch.SymInt | torch.SymFloat) -> int:
+        caller = sys._getframe(1)  # noqa: SLF001
+        if is_user_file(caller.f_code.co_filename):
+            uses.int_lines.append(cite(caller.f_code.co_filename, caller.f_lineno))
+        return float_to_int(self) if isinstance(self, torch.SymFloat) else to_int(self)
+
+    def record_constant(self: ShapeEnv, symbol: Any, size: Any, message: str) -> None:
+        if getattr(size, "is_number", False):
+            uses.constants.append((int(size), line_of_frame(sys._getframe(1), outside)))  # noqa: SLF001
+        set_replacement(self, symbol, size, message)
+
+    with (
+        patched(torch.SymBool, "__bool__", record_branch),
+        patched(torch.SymInt, "__int__", record_int),
+        patched(torch.SymFloat, "__int__", record_int),
+        patched(ShapeEnv, "_set_replacement", record_constant),
+    ):
+        yield uses
+
+
+def _traced(sizes: ShapeEnv, size: Any) -> int:
+    """The size in the trace; ``var_to_val`` is its name before 2.13."""
+    values = getattr(sizes, "backed_var_to_val", None) or sizes.var_to_val
+    return int(values[size])
+
+
+def _is_in_call(frame: FrameType) -> bool:
+    """Whether a frame is in a call of a function without one, as ``min`` is."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
+
+
+def _axis(branch: torch.SymBool) -> tuple[str, int] | None:
+    """The axis, by input and number, of the only size in a branch; None for another branch."""
+    symbols = branch.node.expr.free_symbols
+    sources = branch.node.shape_env.var_to_sources.get(next(iter(symbols)), []) if len(symbols) == 1 else []
+    named = (source for source in sources if hasattr(getattr(source, "base", None), "local_name"))
+    return next(((source.base.local_name, source.idx) for source in named), None)
+
+
+def _divisor(condition: Any) -> int | None:
+    """The number whose multiples are treated apart, as in ``if length % 8: pad``; None where there is none."""
+    (size,) = condition.free_symbols
+    return next((number for number in _divisors(condition) if _is_apart(condition, size, number)), None)
+
+
+def _divisors(condition: Any) -> list[int]:
+    """The numbers that a condition divides by, and products of them: two layers of stride 2 count in steps of 4."""
+    divisions = [division.args[1] for division in condition.atoms(Mod, PythonMod, FloorDiv)]
+    numbers = {int(number) for number in divisions if number.is_number}
+    products = (
+        math.prod(chosen)
+        for count in range(1, _LEVELS + 1)
+        for chosen in itertools.combinations_with_replacement(sorted(numbers), count)
+    )
+    return sorted({product for product in products if product in numbers or 1 < product <= _LARGEST})
+
+
+def _is_apart(condition: Any, size: Any, divisor: int) -> bool:
+    """Whether all multiples of ``divisor`` take one branch, and some size between them the other."""
+    try:
+        of_multiples = {bool(condition.subs(size, times * divisor)) for times in range(2, _MULTIPLES + 2)}
+        between = (bool(condition.subs(size, 2 * divisor + rest)) for rest in range(1, divisor))
+        return len(of_multiples) == 1 and any(way not in of_multiples for way in between)
+    except ArithmeticError:  # other parts of the condition may not be defined at these sizes
+        return False

@@ -1,0 +1,165 @@
+"""Sizes in a traced module stay symbolic where Python makes numbers of them.
+
+``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``math.sqrt(length)``,
+``torch.as_tensor([height, width])``, ``torch.linspace(0, height, height)`` and ``x.split(batch)`` make numbers of
+sizes, so that the graph takes no others; ``min(7, len(x))`` is decided for all sizes. Inside the block the first four
+and the last return symbols, and the others compute with them. Other values are converted as usual; the proof at other
+sizes decides whether the graph is right.
+
+Issue: pytorch/pytorch 138853. Seen in 2.13.
+"""
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.sources.torch_fixes.einx_elementwise import SymbolicEinx
+from posexport.sources.torch_fixes.whole_row import size_of
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat)
+
+
+class _IntType(type):
+    """Makes ``isinstance(x, int)`` of a patched module what it was."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, int)
+
+    def __subclasscheck__(cls, subclass: Any) -> bool:
+        return issubclass(subclass, int)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        number = _number(args[0]) if args else None
+        if isinstance(number, _SYMBOLS):
+            return torch.sym_int(number)  # type: ignore[no-untyped-call]
+        return int(*args, **kwargs)
+
+
+def _number(x: Any) -> Any:
+    """``x``, or the size that a tensor is (`whole_row`)."""
+    size = size_of(x)
+    return x if size is None else size
+
+
+class _SymbolicInt(metaclass=_IntType):
+    """``int`` that returns a symbolic int for a symbolic number."""
+
+
+def _torch_int(x: Any) -> Any:
+    """``transformers.utils.torch_int`` that keeps symbolic numbers."""
+    return torch.sym_int(x) if isinstance(x, _SYMBOLS) else int(x)  # type: ignore[no-untyped-call]
+
+
+def _len(x: Any) -> Any:
+    """``len`` that returns the symbolic size of a tensor's first axis."""
+    return x.shape[0] if isinstance(x, Tensor) else len(x)
+
+
+def _chosen(function: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """``min`` or ``max`` that keeps a symbol of symbolic ints."""
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(_number, args))
+        is_of_sizes = len(args) > 1 and any(isinstance(arg, torch.SymInt) for arg in args)
+        if not is_of_sizes or kwargs or not all(isinstance(arg, int | torch.SymInt) for arg in args):
+            return function(*args, **kwargs)
+        return functools.reduce(symbolic, args)
+
+    return choose
+
+
+class _Math(ModuleType):
+    """The module ``math``, with a square root that keeps symbolic numbers."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(math, name)
+
+    @staticmethod
+    def sqrt(x: Any) -> Any:
+        return torch.sym_sqrt(x) if isinstance(x, _SYMBOLS) else math.sqrt(x)
+
+
+def _check(*_: Any, **__: Any) -> None:
+    """Replaces ``transformers.utils.torch_compilable_check``, which has no operator in a graph."""
+
+
+class _StackedSizes(TorchFunctionMode):
+    """``torch.tensor`` and ``torch.as_tensor`` of nested lists of sizes, and ``torch.linspace`` of sizes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.tensor, torch.as_tensor) and args and _has_symbol(args[0]):
+            return _stacked(args[0], (kwargs or {}).get("dtype"))
+        if func is torch.linspace and _has_symbol(args):
+            return _spaced(*args, **(kwargs or {}))
+        if func is Tensor.split and len(args) > 1 and isinstance(args[1], torch.SymInt):
+            return _parts(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _parts(x: Tensor, size: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """``x.split(size)`` into equal parts, of which there are as many at every size."""
+    return tuple(x.narrow(dim, number * size, size) for number in range(int(x.shape[dim] // size)))
+
+
+def _spaced(start: float, end: Any, steps: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """``torch.linspace``, which makes numbers of its arguments."""
+    dtype = dtype or torch.get_default_dtype()
+    first, last, gaps = (_stacked(value, dtype) for value in (start, end, steps - 1))
+    return first + torch.arange(steps, dtype=dtype) * ((last - first) / gaps.clamp(min=1))
+
+
+def _has_symbol(data: Any) -> bool:
+    return any(map(_has_symbol, data)) if isinstance(data, list | tuple) else isinstance(data, _SYMBOLS)
+
+
+def _stacked(data: Any, dtype: torch.dtype | None) -> Tensor:
+    if isinstance(data, list | tuple):
+        return torch.stack([_stacked(item, dtype) for item in data])
+    default = torch.get_default_dtype() if isinstance(data, float | torch.SymFloat) else torch.int64
+    return torch.scalar_tensor(data, dtype=dtype or default)
+
+
+_BUILTIN = {
+    "int": _SymbolicInt,
+    "len": _len,
+    "min": _chosen(min, torch.sym_min),
+    "max": _chosen(max, torch.sym_max),
+}
+_IMPORTED = {"torch_int": _torch_int, "torch_compilable_check": _check}
+
+
+@contextmanager
+def with_symbolic_ints(model: nn.Module, chosen: Callable[[str], bool]) -> Iterator[None]:
+    """Keeps sizes symbolic in the files that define classes of submodules of ``model``, those of ``chosen`` names."""
+    names = {type(submodule).__module__ for submodule in model.modules()}
+    with ONE_AT_A_TIME, _StackedSizes(), ExitStack() as undo:
+        for name in sorted(name for name in names if name in sys.modules and chosen(name)):
+            scope = vars(sys.modules[name])
+            for key, value in (_BUILTIN | _IMPORTED).items():
+                if key in scope or key in _BUILTIN:
+                    undo.callback(_restore, scope, key, scope.get(key))
+                    scope[key] = value
+            if scope.get("math") is math:
+                undo.callback(_restore, scope, "math", math)
+                scope["math"] = _Math("math")
+            einx = sys.modules.get("einx")
+            if scope.get("einx") is einx and einx is not None:
+                undo.callback(_restore, scope, "einx", einx)
+                scope["einx"] = SymbolicEinx(einx)
+        yield
+
+
+def _restore(scope: dict[str, Any], key: str, before: Any) -> None:
+    if before is None:
+        del scope[key]
+    else:
+        scope[key] = before

@@ -1,0 +1,1 @@
+"""Encodings side by side, and pictures of them."""

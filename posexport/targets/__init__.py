@@ -1,6 +1,0 @@
-"""What graphs are made for: element types, execution providers and their kernels.
-
-Imports neither torch nor ONNX Runtime.
-
-A new provider is a record in `posexport.targets.providers`, a new element type a row in `posexport.targets.dtypes`.
-"""

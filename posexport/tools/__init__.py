@@ -1,1 +1,0 @@
-"""Pictures, comparisons, benchmarks and explanations of bundles and encodings."""

@@ -1,1 +1,0 @@
-"""Rules, one file each, listed in `posexport.tools.audit.registry`."""

@@ -1,0 +1,94 @@
+"""Reduced models: which layers they have, and what of a definition changes with them."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from posexport.proof.grid.grid import grid
+from posexport.proof.reduced.calls import few
+from posexport.proof.reduced.reduction import WORDS, chosen, kind_of, reduction_of
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
+from posexport.sources.source import Source
+
+
+def source(name: str, *settings: str) -> Source:
+    return load_source(name, LoadOptions(settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "indices"),
+    [
+        ("AAAAAA", [0, 5]),
+        ("ABABAB", [0, 1, 2, 5]),
+        ("AAABAAAB", [0, 1, 3, 4, 7]),
+        ("AAABAAAB" * 2, [0, 1, 3, 4, 15]),
+        ("AAABAAABA", [0, 1, 2, 3, 4, 7, 8]),
+        ("BAAAA", [0, 1, 4]),
+        ("AAAAB", [0, 1, 4]),
+    ],
+)
+def test_adjacent_kinds_are_adjacent_in_the_reduced_model(kinds: str, indices: list[int]) -> None:
+    assert chosen(kinds) == indices
+    kept = [kinds[index] for index in indices]
+    assert {*pairwise(kept)} == {*pairwise(kinds)}
+
+
+@pytest.mark.parametrize("kinds", ["AB", "ABC", "ABCD", "AA"])
+def test_a_model_whose_layers_all_differ_is_not_reduced(kinds: str) -> None:
+    assert chosen(kinds) is None
+
+
+def test_layers_of_one_kind_differ_in_weights_alone() -> None:
+    first, second = (torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4)) for _ in range(2))
+    assert kind_of(first) == kind_of(second)
+    second[1].eps = 1e-3
+    assert kind_of(first) != kind_of(second)
+
+
+def test_a_decoder_keeps_two_layers_their_weights_and_their_caches() -> None:
+    full = source("decoder-rope", "layers=6", "vocab=5000")
+    reduction = reduction_of(full)
+    assert not isinstance(reduction, str)
+    assert {path: stack.kept for path, stack in reduction.stacks.items()} == {"decoder.layers": [0, 5]}
+    assert (reduction.layers, reduction.kept) == (6, 2)
+    reduced = reduction.source
+    assert [spec.name for spec in reduced.outputs if spec.name != "logits"] == [
+        f"present.{layer}.{half}" for layer in (0, 1) for half in ("key", "value")
+    ]
+    assert reduced.inputs[0].size == WORDS == reduced.outputs[0].axes[-1]
+    parameters, of_reduced = (dict(each.module.named_parameters()) for each in (full, reduced))
+    assert (
+        of_reduced["decoder.layers.1.attention.query.weight"] is parameters["decoder.layers.5.attention.query.weight"]
+    )
+    table = of_reduced["decoder.token.weight"]
+    assert table.data_ptr() == parameters["decoder.token.weight"].data_ptr()
+    ids = torch.arange(7)[None]
+    with torch.no_grad():
+        logits, *caches = reduced.module(ids, torch.ones_like(ids))
+    assert logits.shape == (1, 7, WORDS)
+    assert len(caches) == 4
+    # the full model is as it was
+    assert len(full.module(ids, torch.ones_like(ids))) == 13
+
+
+def test_both_stacks_of_an_encoder_decoder_are_reduced() -> None:
+    reduction = reduction_of(source("encoder-decoder-t5", "layers=4"))
+    assert not isinstance(reduction, str)
+    assert {path: stack.kept for path, stack in reduction.stacks.items()} == {
+        "encoder.groups": [0, 3],
+        "decoder.layers": [0, 3],
+    }
+    assert len(reduction.source.parts) == 2
+
+
+def test_layers_that_share_their_weights_are_not_reduced() -> None:
+    assert reduction_of(source("encoder-t5", "layers=6", "layer_groups=3")) == "its layers share weights"
+
+
+def test_calls_of_the_full_model_have_all_paddings_in_one_batch() -> None:
+    full = source("decoder-rope", "layers=3")
+    points = few(grid(full.limits, full.inputs), weights=1000)
+    accepted = [(p.batch, p.length, p.padding, p.calls) for p in points if not p.must_be_rejected]
+    assert accepted == [(3, 17, "ragged", ()), (3, 17, "ragged", (14, 1, 1, 1)), (1, 129, "none", ())]

@@ -1,0 +1,397 @@
+"""Every file of `sources.torch_fixes` is still needed: a test here fails once PyTorch is mended, and the file goes.
+
+Each is the smallest module that PyTorch alone gets wrong, or refuses; most have a second half with the fix.
+"""
+
+import contextlib
+import importlib.util
+import inspect
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim
+
+import posexport
+from posexport.conversion.export import trace
+from posexport.errors import PosexportError
+from posexport.sources.torch_fixes import adaptive_pool, arange, complex_views
+from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.attention_flags import with_decided_flags
+from posexport.sources.torch_fixes.causal_mask import without_mask_detection
+from posexport.sources.torch_fixes.default_dtype import computing_in
+from posexport.sources.torch_fixes.exporter_output import without_exporter_output
+from posexport.sources.torch_fixes.fast_path import without_fast_path
+from posexport.sources.torch_fixes.helper_lines import with_helper_lines
+from posexport.sources.torch_fixes.module_precision import in_precision
+from posexport.sources.torch_fixes.module_state import with_state_kept
+from posexport.sources.torch_fixes.shape_solver import with_unsolved_sizes
+from posexport.sources.torch_fixes.size_uses import recording_size_uses
+from posexport.sources.torch_fixes.vmap_index import indexed
+from posexport.sources.torch_fixes.whole_row import WholeRow
+from tests.tolerances import agree
+
+X = torch.randn(3, 13, generator=torch.Generator().manual_seed(0))
+
+
+class Calls(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def export(function: Any, x: Tensor = X) -> torch.export.ExportedProgram:
+    """A trace with a dynamic batch and a dynamic length."""
+    return torch.export.export(Calls(function), (x,), dynamic_shapes=({0: Dim("B"), 1: Dim("T")},))
+
+
+# PyTorch warns of them once in a process
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_fast_path() -> None:
+    layer = nn.TransformerEncoderLayer(12, 2, 20, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=True).eval()
+    padded = torch.zeros(2, 7, dtype=torch.bool)
+    padded[:, 5:] = True
+    x = torch.randn(2, 7, 12)
+    with torch.no_grad():
+        assert not encoder(x, src_key_padding_mask=padded)[:, 5:].any()
+        with without_fast_path():
+            assert encoder(x, src_key_padding_mask=padded)[:, 5:].all()
+
+
+def test_causal_mask() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 2, 20, batch_first=True), 1).eval()
+
+    def masked(x: Tensor) -> Any:
+        return encoder(x, mask=torch.full((x.shape[1], x.shape[1]), -torch.inf).triu(1))
+
+    x = torch.randn(3, 7, 12)
+    with torch.no_grad(), without_fast_path():
+        with pytest.raises(Exception, match="data-dependent"):
+            export(masked, x)
+        with without_mask_detection():
+            export(masked, x)
+
+
+def test_attention_flags() -> None:
+    def causal(x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x, is_causal=x.shape[1] > 1)
+
+    with pytest.raises(TypeError, match=r"is_causal.*SymBool"):
+        export(causal, torch.randn(3, 7, 12))
+    with with_decided_flags():
+        export(causal, torch.randn(3, 7, 12))
+
+
+class Lazy(ModuleType):
+    """A package's optional part."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ImportError("this part needs a package that is not installed")
+
+
+def test_lazy_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "a_lazy_part", Lazy("a_lazy_part"))
+    frame = eval(compile("sys._getframe()", str(tmp_path / "line.py"), "eval"))
+    with pytest.raises(ImportError, match="not installed"):
+        inspect.getmodule(frame)
+    with as_exported():
+        assert inspect.getmodule(frame) is None
+
+
+def test_a_module_that_loads_late_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text("raise ImportError")
+    spec = importlib.util.spec_from_file_location("late", tmp_path / "late.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    late = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "late", late)
+    spec.loader.exec_module(late)
+    with with_decided_flags():
+        pass
+    with pytest.raises(ImportError):
+        late.anything  # noqa: B018 (loads it)
+
+
+class Frames(nn.Module):
+    """Two convolutions of stride 2, and a mask that is cut as they cut: sizes that are computed in two ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(5, 6, 3, 2), nn.Conv1d(6, 6, 3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = torch.arange(x.shape[1]) >= 0
+        return self.second(self.first(x.mT)).mT.masked_fill(~kept[2::2][2::2, None], 0.0)
+
+
+def test_shape_solver_solve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = {"x": torch.randn(2, 67, 5)}
+    monkeypatch.setattr(trace, "with_unsolved_sizes", contextlib.nullcontext)
+    with pytest.raises(PosexportError, match="cannot be solved using solve_univariate_inequality"):
+        posexport.convert(Frames().eval(), tmp_path / "b", example_inputs=example, verify=False)
+    monkeypatch.undo()
+    posexport.convert(Frames().eval(), tmp_path / "b", example_inputs=example, verify=False)
+
+
+def test_shape_solver_prettify_results() -> None:
+    def filled(x: Tensor) -> Tensor:
+        rows = F.pad(x, (0, -x.shape[1] % 8)).unflatten(1, (-1, 8))
+        return rows.flatten(1, 2)[:, : x.shape[1]] + x
+
+    with pytest.raises(AssertionError) as error:
+        export(filled)
+    assert any(frame.name == "prettify_results" for frame in error.traceback)
+    with with_unsolved_sizes(), pytest.raises(Exception, match="Constraints violated"):
+        export(filled)
+
+
+def test_size_uses() -> None:
+    """The error of PyTorch names no line; it may name one with another word than the file's name."""
+
+    def constant(x: Tensor) -> Tensor:
+        return x + torch.arange(int(x.shape[1]))
+
+    with recording_size_uses() as uses, pytest.raises(Exception, match="constant") as error:
+        export(constant)
+    assert "test_still_needed" not in str(error.value)
+    assert "int(x.shape[1])" in uses.line_of_constant(13)
+
+    def branching(x: Tensor) -> Tensor:
+        return x if x.shape[1] > 4 else 2 * x
+
+    with without_exporter_output(), recording_size_uses() as uses:
+        _onnx(branching)  # without an error
+    assert list(uses.branches.values()) == [True]
+
+
+def test_default_dtype() -> None:
+    linear = nn.Linear(4, 4).double()
+    x = torch.ones(2, 4, dtype=torch.float64)
+    assert torch.zeros(3, dtype=torch.float32).dtype == torch.float32
+    with pytest.raises(RuntimeError, match="same dtype"):
+        linear(x.float())
+    with computing_in(torch.float64):
+        assert linear(x.float() * torch.ones(4)).dtype == torch.float64
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_module_precision() -> None:
+    module = nn.Module()
+    module.register_buffer("table", torch.polar(torch.ones(3), torch.ones(3)))
+    assert in_precision(module, torch.float64).table.dtype == torch.complex128
+    with pytest.warns(UserWarning, match="discards the imaginary part"):
+        assert module.to(torch.float64).table.dtype == torch.float64
+
+
+def test_exporter_output(capfd: pytest.CaptureFixture[str]) -> None:
+    def once(*, quiet: bool) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if quiet:
+                with without_exporter_output():
+                    _onnx(lambda x: x + 1)
+            else:
+                _onnx(lambda x: x + 1)
+        return [str(each.message) for each in caught]
+
+    assert once(quiet=False) or capfd.readouterr().err
+    assert not once(quiet=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def _onnx(function: Any, x: Tensor = X) -> torch.onnx.ONNXProgram:
+    shapes = ({0: Dim("B"), 1: Dim("T")},)
+    program = torch.onnx.export(Calls(function).eval(), (x,), dynamo=True, dynamic_shapes=shapes, verbose=False)
+    assert program is not None
+    return program
+
+
+@pytest.mark.parametrize("start", [0.0, 0.5])
+def test_arange_from_a_float(tmp_path: Path, start: float) -> None:
+    with without_exporter_output():
+        program = _onnx(lambda x: x + torch.arange(start, x.shape[1]))
+    program.save(tmp_path / "m.onnx")
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.Fail, match="different types"):
+        onnxruntime.InferenceSession(tmp_path / "m.onnx")
+
+
+def test_aranges_of_floats(tmp_path: Path) -> None:
+    """Their sums, at other lengths than the traced one."""
+
+    def sums(x: Tensor, arange: Any) -> Tensor:
+        n = x.shape[1]
+        calls: list[tuple[Any, ...]] = [(0.0, n), (0, n, 2.0), (n, 0.0, -1), (1.0 - n, n), (n / 2,)]
+        calls += [(0.5, n), (0, n, 0.25), (0, n, 0.3), (0.25, n, 1.5)]
+        ranges = [arange(*call) for call in calls] + [arange(start=0.0, end=n)]
+        assert all(elements.dtype == torch.float32 for elements in ranges)
+        return x.sum() + torch.stack([elements.square().mean() for elements in ranges])
+
+    with without_exporter_output():
+        program = _onnx(lambda x: sums(x, lambda *args, **kwargs: arange.elements(torch.arange, args, kwargs)))
+    program.save(tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for length in (2, 7, 50):
+        x = torch.zeros(1, length)
+        (got,) = session.run(None, {"x": x.numpy()})
+        agree(got, sums(x, torch.arange), "operator", torch.float32)
+
+
+def test_linspace_of_a_length() -> None:
+    with pytest.raises(Exception, match="constant"):
+        export(lambda x: x + torch.linspace(0, 1, x.shape[1]))
+    export(lambda x: x + _elements(torch.linspace, 0, 1, x.shape[1]))
+
+
+def _elements(func: Any, *args: Any) -> Any:
+    return arange.elements(func, args, {})
+
+
+def test_adaptive_pooling_to_a_grid(tmp_path: Path) -> None:
+    x = torch.randn(2, 13, 17, generator=torch.Generator().manual_seed(0))
+    shapes = ({0: Dim("B"), 1: Dim("H"), 2: Dim("W")},)
+
+    def session(pool: Any) -> onnxruntime.InferenceSession:
+        call = Calls(lambda x: pool(x, (3, 4)))
+        with without_exporter_output():
+            program = torch.onnx.export(call, (x,), dynamo=True, dynamic_shapes=shapes, verbose=False)
+        assert program is not None
+        program.save(tmp_path / "m.onnx")
+        return onnxruntime.InferenceSession(tmp_path / "m.onnx")
+
+    def right(session: onnxruntime.InferenceSession, image: Tensor) -> bool:
+        try:
+            (means,) = session.run(None, {"x": image.numpy()})
+            agree(means, F.adaptive_avg_pool2d(image, (3, 4)), "operator", torch.float32)
+        except (AssertionError, onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument):
+            return False
+        return True
+
+    # also an image that the grid divides, and one of fewer pixels
+    images = torch.randn(5, 7, 6), torch.randn(1, 12, 16), torch.randn(2, 2, 31)
+    alone = session(F.adaptive_avg_pool2d)
+    assert right(alone, x)
+    assert not right(alone, images[1])
+    mended = session(lambda x, size: adaptive_pool.pooled(F.adaptive_avg_pool2d, (x, size), {}))
+    assert all(right(mended, image) for image in (x, *images))
+
+
+def test_complex_views() -> None:
+    table = torch.polar(torch.ones(13, 3), torch.rand(13, 3))
+
+    def rotated(x: Tensor, unsqueeze: Any) -> Tensor:
+        rows = unsqueeze(table, 0)
+        return torch.view_as_real(torch.view_as_complex(x) * rows)
+
+    x = torch.zeros(3, 13, 3, 2)
+    with without_exporter_output():
+        with pytest.raises(torch.onnx.errors.OnnxExporterError, match="complex"):
+            torch.onnx.export(Calls(lambda x: rotated(x, torch.unsqueeze)), (x,), dynamo=True)
+        torch.onnx.export(
+            Calls(lambda x: rotated(x, lambda *args: complex_views.called(torch.unsqueeze, args, {}))),
+            (x,),
+            dynamo=True,
+        )
+
+
+def test_vmap_index() -> None:
+    def columns(x: Tensor, index: Any) -> Tensor:
+        mapped: Tensor = torch.vmap(lambda i, j: index(x, (i, j)))(*torch.zeros(2, x.shape[1], dtype=torch.int64))
+        return mapped
+
+    with pytest.raises(RuntimeError, match="item"):
+        export(lambda x: columns(x, lambda table, at: table[at]))
+    export(lambda x: columns(x, lambda table, at: indexed(Tensor.__getitem__, (table, at))))
+
+
+class Helps(nn.Module):
+    """Its forward calls a helper."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.helper(x)
+
+    def helper(self, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+def _stack_of_sine() -> str:
+    program = torch.export.export(Helps(), (X,))
+    (node,) = [node for node in program.graph.nodes if "sin" in str(node.target)]
+    return node.stack_trace or ""
+
+
+def test_helper_lines() -> None:
+    assert "x.sin()" not in _stack_of_sine()
+    with with_helper_lines():
+        assert "x.sin()" in _stack_of_sine()
+
+
+class KeepsBias(nn.Module):
+    """A bias by distance that is made for the longest input so far, as x-transformers' ALiBi is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("bias", None, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        if self.bias is None or self.bias.shape[0] < length:
+            at = torch.arange(length)
+            self.register_buffer("bias", -(at[:, None] - at).abs().float(), persistent=False)
+        return x + self.bias[:length, :length].sum(0)
+
+
+def test_module_state() -> None:
+    alone, kept = KeepsBias(), KeepsBias()
+    shapes = ({0: Dim("B"), 1: Dim("T")},)
+    torch.export.export(alone, (X,), dynamic_shapes=shapes)
+    with pytest.raises(RuntimeError):
+        alone(X)  # the trace's tensor is its bias now
+    with with_state_kept(kept):
+        torch.export.export(kept, (X,), dynamic_shapes=shapes)
+    assert kept.bias is None
+    assert kept(X).shape == X.shape
+
+
+def test_a_buffer_that_forward_registers(tmp_path: Path) -> None:
+    module = KeepsBias().eval()
+    result = posexport.convert(module, tmp_path / "bundle", example_inputs={"x": X})
+    assert result.good
+
+
+class MasksToTheLongest(nn.Module):
+    """A mask of as many columns as the longest row."""
+
+    def __init__(self, known: bool) -> None:
+        super().__init__()
+        self.known = known
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        with WholeRow([lengths] if self.known else [], x.shape[1]):
+            mask = torch.arange(((lengths - 1) * 2 // 2 + 1).max()) < lengths[:, None]
+            if mask.shape != x.shape:
+                raise ValueError(f"a mask of the shape {mask.shape}, for {x.shape}")
+            return x * mask
+
+
+def test_whole_row() -> None:
+    shapes = ({0: Dim("B"), 1: Dim("T")}, {0: Dim("B")})
+    inputs = (X, torch.tensor([13, 2, 5]))
+    with pytest.raises(Exception, match="data-dependent"):
+        torch.export.export(MasksToTheLongest(known=False), inputs, dynamic_shapes=shapes)
+    program = torch.export.export(MasksToTheLongest(known=True), inputs, dynamic_shapes=shapes)
+    x, lengths = torch.randn(2, 7), torch.tensor([3, 7])
+    assert torch.equal(program.module()(x, lengths), MasksToTheLongest(known=False)(x, lengths))
