@@ -1,9 +1,12 @@
 """Attention by ONNX Runtime's GroupQueryAttention, which writes to a static KV cache in place and reads it there.
 
-Its rotation and its padding (row by row, on the right) are not used: the first would need tables of
-every position, the second is wrong for prompts that are padded on the left. What positions and padding add to the
-scores is its ``attention_bias``. Of several rows it accepts several tokens only as a first prompt; a later chunk of a
-prompt is computed by the formula, in another branch of the same graph.
+Its padding (row by row, on the right) is not used: it is wrong for prompts that are padded on the left. What positions
+and padding add to the scores is its ``attention_bias``. Of several rows it accepts several tokens only as a first
+prompt; a later chunk of a prompt is computed by the formula, in another branch of the same graph.
+
+Its rotation is used where causal order is all that drops keys, with no bias, and every token has its own row of the
+tables (`posexport.ops.cache.RotatedCalls`): a step or a chunk of one row, a step of several rows without padding. These
+calls are one node for each layer, from queries, keys and values as one linear projection gives them.
 
 On the CPU, `posexport.lowering.static` computes a decode step against a cache that is mostly used. On a device the
 operator is fused where it gets no bias: whether causal order drops all that the mask does is decided once a call.
@@ -15,6 +18,7 @@ from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, operator_refusal
 from posexport.lowering.filled_slots import Appended, appending_refusal, over_filled, with_types, written
 from posexport.lowering.lowering import Inputs, Lowering, pack_heads
+from posexport.lowering.rotated import rotated, rotation_refusal
 from posexport.lowering.static import step
 from posexport.ops.attention import AttentionSpec
 from posexport.targets.target import MICROSOFT, Target
@@ -39,42 +43,75 @@ class GroupQuery(Lowering[AttentionSpec]):
         if not spec.causal or spec.mask != "keys":
             return "the operator is causal, and a mask over keys says which slots are used"
         kernel = target.needs_kernel("GroupQueryAttention", MICROSOFT)
-        return kernel or operator_refusal(spec) or target.needs_microsoft("GroupQueryAttention")
+        reason = kernel or operator_refusal(spec) or target.needs_microsoft("GroupQueryAttention")
+        return reason or (rotation_refusal(spec, target) if spec.rotation else None)
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> Appended:
-        attention = Attention(g, spec, x, x["q"])
+        attention = Attention(g, spec, x, x["past_k"])
         attention.scale()
-        # the operator is causal by itself
-        acausal = replace(attention, spec=replace(spec, causal=False))
-        axes = 3 if spec.packed else 4
-
-        def of_others() -> Appended:
-            return g.if_(
-                x["takes"],
-                lambda: with_types(_by_operator(acausal), target, [axes, 4, 4]),
-                lambda: _by_formula(attention),
-                branches=("by_operator", "by_formula"),
-                name=["context_of_others", "k_of_others", "v_of_others"],
-            )
-
-        def by_order() -> Appended:
-            return with_types(_by_operator(acausal, biased=False), target, [axes, 4, 4])
-
-        def by_mask() -> Appended:
-            return with_types(over_filled(attention, target), target, [axes, 4, 4])
-
-        if target.waits_to_branch:
-            if not spec.order_known:
-                return by_mask()
-            branches = ("by_order", "by_mask")
-            return g.if_(x["order_suffices"], by_order, by_mask, branches=branches, name=spec.outputs)
+        if not spec.rotation:
+            return _appended(attention, target)
         return g.if_(
-            x["step"],
-            lambda: with_types(step(acausal, acausal.bias), target, [axes]),
-            of_others,
-            branches=("of_step", "of_others"),
+            x["rotates"],
+            lambda: with_types(by_rotating_operator(attention), target, [3, 4, 4]),
+            lambda: _appended(rotated(attention), target),
+            branches=("rotating", "rotated_before"),
             name=spec.outputs,
         )
+
+
+def _appended(attention: Attention, target: Target) -> Appended:
+    """The context and the cache, of rotated queries and keys."""
+    g, spec, x = attention.g, attention.spec, attention.x
+    # the operator is causal by itself
+    acausal = replace(attention, spec=replace(spec, causal=False))
+    axes = 3 if spec.packed else 4
+
+    def of_others() -> Appended:
+        return g.if_(
+            x["takes"],
+            lambda: with_types(_by_operator(acausal), target, [axes, 4, 4]),
+            lambda: _by_formula(attention),
+            branches=("by_operator", "by_formula"),
+            name=["context_of_others", "k_of_others", "v_of_others"],
+        )
+
+    def by_order() -> Appended:
+        return with_types(_by_operator(acausal, biased=False), target, [axes, 4, 4])
+
+    def by_mask() -> Appended:
+        return with_types(over_filled(attention, target), target, [axes, 4, 4])
+
+    if target.waits_to_branch:
+        if not spec.order_known:
+            return by_mask()
+        branches = ("by_order", "by_mask")
+        return g.if_(x["order_suffices"], by_order, by_mask, branches=branches, name=spec.outputs)
+    return g.if_(
+        x["step"],
+        lambda: with_types(step(acausal, acausal.bias), target, [axes]),
+        of_others,
+        branches=("of_step", "of_others"),
+        name=spec.outputs,
+    )
+
+
+def by_rotating_operator(attention: Attention) -> Appended:
+    """By the operator alone, which rotates queries and keys and drops keys by causal order."""
+    g, spec, x = attention.g, attention.spec, attention.x
+    qkv = (x["qkv"], None, None) if spec.joined else (x["q"], x["k"], x["v"])
+    return g.several(
+        "GroupQueryAttention",
+        ["context_of_rotating", "k_of_rotating", "v_of_rotating"],
+        *(*qkv, x["past_k"], x["past_v"], x["last_keys"], x["key_total"]),
+        *(x["cos_rows"], x["sin_rows"], x["token_rows"]),
+        domain=MICROSOFT,
+        num_heads=g.attribute("heads", int),
+        kv_num_heads=g.attribute("kv_heads", int),
+        scale=g.attribute("scale", float),
+        do_rotary=1,
+        rotary_interleaved=int(spec.rotation == "interleaved"),
+    )
 
 
 def _by_operator(attention: Attention, *, biased: bool = True) -> Appended:

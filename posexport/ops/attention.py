@@ -16,6 +16,8 @@ heads, T queries, S keys, D head size, V head size of the values, C capacity of 
 | `cache` | none, static, append, grow | KV cache: k and v are a static one, written into it or appended to one |
 | `bias` | none, full, tiled | an input ``bias`` is all that is added to the scores, computed once for many layers |
 | `packed` | bool | q, k, v and the context have packed heads, [B, T, H D], not [B, H, T, D] |
+| `rotation` | half, interleaved | q and k are rotated by ``cos`` and ``sin`` [B or 1, 1, T, F] (`posexport.ops.rotation`) |
+| `joined` | bool | an input ``qkv`` [B, T, (H + 2 KV heads) D] holds q, k and v |
 
 Of a static KV cache the first S of C slots are used. With ``append`` a node writes k and v into ``past_k, past_v`` [B,
 H, C, D] and returns the caches too; with ``grow`` it concatenates them to [B, H, P, D]. Both read what
@@ -27,7 +29,7 @@ shape if ``bias_is_full``; otherwise it is empty, and each tile of queries compu
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-from posexport.ops.cache import KEPT, OF_CALL
+from posexport.ops.cache import KEPT, OF_CALL, OF_ROTATION
 from posexport.ops.operator import OPERATORS, Operator
 from posexport.ops.spec import NodeSpec
 
@@ -89,6 +91,8 @@ class AttentionSpec(_Scored):
     cache: Literal["none", "static", "append", "grow"] = "none"
     bias: Literal["none", "full", "tiled"] = "none"
     packed: bool = False
+    rotation: Literal["", "half", "interleaved"] = ""
+    joined: bool = False
     #: of one that appends: an input says whether causal order drops all that the mask does
     order_known: bool = False
     #: inputs hold an order with the kept keys first, and their number (`posexport.ops.cache`)
@@ -100,6 +104,8 @@ class AttentionSpec(_Scored):
     def name(self) -> str:
         """For example ``CausalMaskedRelativeKeyAttention``."""
         words = {
+            "Joined": self.joined,
+            self.rotation.capitalize() + "Rotated": bool(self.rotation),
             "Packed": self.packed,
             "Cached": self.cache == "append",
             "Growing": self.cache == "grow",
@@ -126,8 +132,9 @@ class AttentionSpec(_Scored):
             "mask": self.mask != "none",
             **dict.fromkeys(KEPT, self.kept_known),
             "sink": self.sink,
+            **dict.fromkeys(("cos", "sin", *OF_ROTATION), bool(self.rotation)),
         }
-        return ["q", "k", "v", *(name for name, on in present.items() if on), *self._tensors]
+        return [*(["qkv"] if self.joined else "qkv"), *(name for name, on in present.items() if on), *self._tensors]
 
     @property
     def outputs(self) -> list[str]:

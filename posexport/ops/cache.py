@@ -3,7 +3,9 @@
 Shape letters: B batch, G KV heads, P past tokens or held states, M slots of a static cache, T new tokens, S all tokens
 or states, C model size, D head size.
 
-ONNX Runtime's GroupQueryAttention takes several new tokens of several rows only where nothing is cached yet.
+ONNX Runtime's GroupQueryAttention takes several new tokens of several rows only where nothing is cached yet. It rotates
+queries and keys itself, by rows of tables, where all tokens have their own row: of one row of the batch, or of one new
+token (`RotatedCalls`). Causal order is then all that it drops keys by.
 
 On a device only attention without a bias is fused. A mask, [B, 1, 1, S] with 0 for kept keys, needs none where no
 dropped key precedes a kept one: rows without padding, prompts that are padded on the right. Causal order
@@ -133,6 +135,33 @@ def OrderSuffices(mask: FLOAT[...], takes: BOOL) -> BOOL:
     known = op.Cast(takes, to=7)
     taken = op.Cast(op.Squeeze(op.Range(known, known + 1, 1), [0]), to=9)
     return op.And(taken, op.Equal(op.ReduceMax(holes, keepdims=0), 0.0))
+
+
+#: the outputs, in order
+OF_ROTATION = ("rotates", "cos_rows", "sin_rows", "token_rows")
+
+
+@helper
+@script(OPSET, default_opset=op)
+def RotatedCalls(
+    mask: FLOAT[...], cos: FLOAT[...], sin: FLOAT[...], kpos: INT64[...]
+) -> tuple[BOOL, FLOAT[...], FLOAT[...], INT64[...]]:
+    B = op.Shape(mask, start=0, end=1)
+    T = op.Shape(cos, start=2, end=3)
+    S = op.Shape(kpos)
+    # of a first prompt the operator gives all rows of the batch the positions of the first one
+    each = op.Or(op.Equal(B, [1]), op.And(op.Equal(T, [1]), op.Less([1], S)))
+    kept = op.Equal(op.ReduceMin(mask, keepdims=0), 0.0)
+    rotates = op.And(op.Squeeze(each, [0]), kept)
+    # tables of this call's tokens; the operator wants a row for every key
+    tokens = B * T
+    every = op.Concat(B, [1], [1], [1], axis=0)
+    table = op.Concat(tokens, op.Shape(cos, start=3, end=4), axis=0)
+    pads = op.Concat([0, 0], op.Max(S - tokens, [0]), [0], axis=0)
+    cos_rows = op.Pad(op.Reshape(op.Expand(cos, every), table), pads)
+    sin_rows = op.Pad(op.Reshape(op.Expand(sin, every), table), pads)
+    rows = op.Reshape(op.Range(0, op.Squeeze(tokens, [0]), 1), op.Concat(B, T, axis=0))
+    return rotates, cos_rows, sin_rows, rows
 
 
 #: the outputs, in order

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
-from posexport.graph.queries import only, producer, sizes, width
+from posexport.graph.queries import axis, only, producer, sizes, width
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.rotation import RotationSpec
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
@@ -23,7 +23,8 @@ class _SplitHeads:
 
     projected: ir.Value
     reshape: ir.Node
-    #: what then rotates them, or adds [H, 1, D] to them
+    #: what then normalises each of them, rotates them, or adds [H, 1, D] to them
+    norm: ir.Node | None
     rotation: ir.Node | None
     bias: ir.Node | None
 
@@ -46,7 +47,7 @@ class _SplitHeads:
     def nodes(self) -> list[ir.Node]:
         """The nodes to remove, the last one first."""
         transpositions = [user for user, _ in self.reshape.outputs[0].uses()]
-        return [node for node in (self.rotation, self.bias, *transpositions, self.reshape) if node is not None]
+        return [node for node in (self.rotation, self.norm, self.bias, *transpositions, self.reshape) if node is not None]
 
 
 _Leads = dict[tuple[ir.Value, int], ir.Value]
@@ -64,6 +65,8 @@ class PackedHeads(GraphPass):
     2. The same from [B * T, H * D], as `FlatTokens` leaves it: a Reshape to [B, T, H * D] stays.
     3. After the Transpose a rotation, which then takes packed heads too.
     4. After the Transpose an Add of [H, 1, D], which then comes before it.
+    5. After the Transpose a normalisation of each head, then a rotation: the normalisation comes before the Transpose,
+       and a Reshape to [B, T, H * D] after it.
 
     Left: heads from elsewhere (keys in a KV cache), and a context that is not packed again.
     """
@@ -103,6 +106,11 @@ def _split_heads(value: ir.Value | None) -> _SplitHeads | None:
         if only(value) is None:
             return None
         value = rotation.inputs[0]
+    norm = producer(value, "RMSNormalization") if rotation is not None else None  # case 5
+    if norm is not None:
+        value = norm.inputs[0]
+        if only(norm.outputs[0]) is None or axis(norm, -1) not in (-1, 3):
+            return None
     bias = producer(value, "Add") if rotation is None else None  # case 4
     if bias is not None:
         value = bias.inputs[0]
@@ -113,7 +121,7 @@ def _split_heads(value: ir.Value | None) -> _SplitHeads | None:
     projected = reshape.inputs[0] if reshape is not None else None
     if reshape is None or projected is None or not _splits_channels(projected, reshape.outputs[0]):
         return None
-    return _SplitHeads(projected, reshape, rotation, bias)
+    return _SplitHeads(projected, reshape, norm, rotation, bias)
 
 
 def _splits_channels(packed: ir.Value, split: ir.Value) -> bool:
@@ -201,7 +209,8 @@ def _packed_attention(
 def _packed_input(attention: ir.Node, heads: _SplitHeads, leads: _Leads) -> ir.Value:
     """``heads`` as they came from their projection, [B, T, H*D], with what was added to them or rotated."""
     if heads.rotation is not None:
-        return _rotated(attention, heads.rotation, heads, _packed_projection(heads, leads))
+        value = _packed_projection(heads, leads) if heads.norm is None else _normed(heads.norm, heads, leads)
+        return _rotated(attention, heads.rotation, heads, value)
     split = (heads.bias or heads.reshape).outputs[0]
     place = split, heads.channels
     if place not in leads:  # keys may be the values too, and the same in several layers
@@ -232,8 +241,25 @@ def _biased(old: ir.Node, value: ir.Value) -> ir.Value:
     return g.Add(value, g.Reshape(old.inputs[1], [-1]))
 
 
+def _normed(old: ir.Node, heads: _SplitHeads, leads: _Leads) -> ir.Value:
+    """The heads [B, T, H, D] normalised as by ``old``, which normalises [B, H, T, D], and packed."""
+    g = Builder.at(old)
+    attributes = {**old.attributes, "axis": ir.AttrInt64("axis", -1)}
+    node = ir.node("RMSNormalization", [heads.reshape.outputs[0], *old.inputs[1:]], attributes, num_outputs=1)
+    (normed,) = g.add(node)
+    normed.type, normed.shape = heads.reshape.outputs[0].type, heads.reshape.outputs[0].shape
+    tokens = [*heads.shape[:2], heads.channels]
+    return g.op("Reshape", normed, _lead(heads, leads), allowzero=1, shape=tokens)
+
+
 def _with_tokens(heads: _SplitHeads, leads: _Leads) -> ir.Value:
-    """[B*T, H*D] with axes of batch and tokens again; ``leads``: shapes that split heads -> shapes [B, T, H*D]."""
+    """[B*T, H*D] with axes of batch and tokens again."""
+    tokens = [*heads.shape[:2], heads.channels]
+    return Builder.at(heads.reshape).op("Reshape", heads.projected, _lead(heads, leads), allowzero=1, shape=tokens)
+
+
+def _lead(heads: _SplitHeads, leads: _Leads) -> ir.Value:
+    """The shape [B, T, H*D]; ``leads``: shapes that split heads -> shapes that pack them."""
     graph, shape = heads.reshape.graph, heads.reshape.inputs[1]
     assert graph is not None
     assert shape is not None
@@ -243,5 +269,4 @@ def _with_tokens(heads: _SplitHeads, leads: _Leads) -> ir.Value:
         # at the shape itself: queries, keys and values may be split in any order
         g = Builder.behind(graph, shape)
         leads[place] = g.shape(g.Slice(shape, [0], [2]), [heads.channels])
-    tokens = [*heads.shape[:2], heads.channels]
-    return Builder.at(heads.reshape).op("Reshape", heads.projected, leads[place], allowzero=1, shape=tokens)
+    return leads[place]

@@ -39,6 +39,7 @@ from posexport.passes.recognise.repeated_heads import GroupedHeads
 from posexport.passes.recognise.rotary_by_hand import Rotary
 from posexport.passes.recognise.rotary_embedding import RotaryEmbeddings
 from posexport.passes.rms_norm import RmsNorm
+from posexport.passes.rotating_attention import RotatingAttention
 from posexport.passes.routed_experts import RoutedExperts
 from posexport.passes.separate_projections import SeparateProjections
 from posexport.passes.shared_bias import SharedBias
@@ -91,6 +92,8 @@ PASSES: tuple[GraphPass, ...] = (
     KeptKeys(),
     # padding: after all passes that look for attention, as it puts attention into branches
     Unpadding(),
+    # which looks for the Split of a projection that this one takes
+    RotatingAttention(),
     # guard: after the exporter's optimiser and all passes that could move or drop it
     OutputNames(),
     SizeGuard(),

@@ -1,0 +1,134 @@
+"""Attention that rotates its queries and keys itself, from one projection's output: what GroupQueryAttention does."""
+
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder
+from posexport.graph.edits import take_place
+from posexport.graph.queries import axis, only, producer, sizes, width
+from posexport.lowering.lowering import Lowering
+from posexport.lowering.plan import GROUP_QUERY
+from posexport.ops.attention import AttentionSpec
+from posexport.ops.cache import OF_ROTATION
+from posexport.ops.operator import DOMAIN
+from posexport.ops.rotation import RotationSpec
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
+from posexport.targets.target import Target
+
+_Calls = dict[tuple[object, ...], tuple[ir.Value, ...]]
+
+
+class RotatingAttention(GraphPass):
+    """Attention with the rotation of its queries and keys, and with the Split of their projection.
+
+    Before: ``Split(qkv) -> q, k, v; posexport::Attention(Rotation(q), Rotation(k), v, past_k, past_v)``
+    After:  ``posexport::Attention(qkv, past_k, past_v, cos, sin)``, or ``(q, k, v, ...)`` where something else than a
+    rotation is between, such as the normalisation of queries and keys
+
+    After `PackedHeads`, and after `Unpadding`, which looks for the Split.
+    """
+
+    name = "rotating-attention"
+    description = "attention rotates queries and keys itself, and reads them from one projection"
+    phase = "padding"
+    prepares = GROUP_QUERY.name
+    lowering: Lowering[AttentionSpec] = GROUP_QUERY
+
+    def refusal(self, target: Target) -> str | None:
+        return target.needs_microsoft("GroupQueryAttention")
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Apply the pass; the result counts attention nodes."""
+        refused: list[str | None] = []
+        calls: _Calls = {}
+        for node in list(model.graph):
+            spec = AttentionSpec.of(node)
+            if spec is None or not spec.appends or spec.rotation:
+                continue
+            rotation = _Rotation.of(node)
+            if rotation is None:
+                refused.append("its queries and keys are not rotated by the same cosines and sines just before")
+                continue
+            rotating = replace(spec, rotation=rotation.spec.layout)
+            reason = self.lowering.refusal(rotating, context.target)
+            if reason is None:
+                _rotate(node, spec, rotating, rotation, calls)
+            refused.append(reason)
+        return PassResult.of(refused)
+
+
+@dataclass(frozen=True)
+class _Rotation:
+    """The rotations of an attention's queries and keys, which nothing else reads."""
+
+    spec: RotationSpec
+    q: ir.Node
+    k: ir.Node
+
+    @staticmethod
+    def of(attention: ir.Node) -> "_Rotation | None":
+        q, k = (value.producer() if value is not None and only(value) else None for value in attention.inputs[:2])
+        spec = None if q is None else RotationSpec.of(q)
+        if q is None or k is None or spec is None or spec != RotationSpec.of(k) or q.inputs[1:] != k.inputs[1:]:
+            return None
+        return _Rotation(spec, q, k) if spec.packed and width(q.inputs[1]) is not None else None
+
+    @property
+    def cos(self) -> ir.Value:
+        assert self.q.inputs[1] is not None
+        return self.q.inputs[1]
+
+    @property
+    def sin(self) -> ir.Value:
+        assert self.q.inputs[2] is not None
+        return self.q.inputs[2]
+
+
+def _rotate(node: ir.Node, spec: AttentionSpec, rotating: AttentionSpec, rotation: _Rotation, calls: _Calls) -> None:
+    """Replace ``node`` and its rotations by attention that rotates."""
+    graph = node.graph
+    assert graph is not None
+    named = spec.named_inputs(node)
+    named |= {"q": rotation.q.inputs[0], "k": rotation.k.inputs[0], "cos": rotation.cos, "sin": rotation.sin}
+    named |= dict(zip(OF_ROTATION, _call(node, named, calls), strict=True))
+    attributes: dict[str, object] = {"rotary_dim": 2 * (width(rotation.cos) or 0)}
+    qkv = _joined(node, [named[name] for name in "qkv"])
+    if qkv is not None:
+        named["qkv"], attributes["joined_parts"] = qkv
+        rotating = replace(rotating, joined=True)
+    attention = rotating.node(named, like=node, **attributes)
+    take_place(attention, node)
+    graph.remove([rotation.q, rotation.k], safe=True)
+
+
+def _call(node: ir.Node, named: dict[str, ir.Value | None], calls: _Calls) -> tuple[ir.Value, ...]:
+    """The `RotatedCalls` of the node, shared by layers with the same mask and angles."""
+    inputs = tuple(named[name] for name in ("mask", "cos", "sin", "kpos"))
+    if inputs not in calls:
+        g = Builder.at(node, name=node.name or "")
+        calls[inputs] = g.several("RotatedCalls", OF_ROTATION, *inputs, domain=DOMAIN)
+    return calls[inputs]
+
+
+def _joined(node: ir.Node, parts: list[ir.Value | None]) -> tuple[ir.Value, ir.Attr] | None:
+    """Queries, keys and values as one value [B, T, C], and their channels; None where they are not parts of one."""
+    reshapes = [producer(value, "Reshape") for value in parts]
+    sources = [reshape.inputs[0] if reshape is not None else value for reshape, value in zip(reshapes, parts, strict=True)]
+    split = producer(sources[0], "Split")
+    if split is None or list(split.outputs) != sources or axis(split, 0) != -1:
+        return None
+    channels = [width(value) for value in parts]
+    if None in channels or not all(only(value) for value in (*parts, *sources) if value is not None):
+        return None
+    whole, lead = split.inputs[0], sizes(parts[0])
+    assert whole is not None
+    assert lead is not None
+    if all(reshapes):
+        g = Builder.at(node, name=whole.name or "")
+        tokens = g.shape(g.Slice(reshapes[0].inputs[1], [0], [2]), [sum(filter(None, channels))])
+        whole = g.Reshape(whole, tokens, allowzero=1)
+        whole.shape = ir.Shape([*lead[:2], sum(filter(None, channels))])
+    elif any(reshapes):
+        return None
+    return whole, ir.AttrInt64s("joined_parts", [size for size in channels if size is not None])
