@@ -42,6 +42,8 @@ class GroupQuery(Lowering[AttentionSpec]):
             return f"the operator takes heads of a multiple of {_MULTIPLE}, these have {spec.head_size}"
         if not spec.causal or spec.mask != "keys":
             return "the operator is causal, and a mask over keys says which slots are used"
+        if spec.cache == "grow" and not target.waits_to_branch:
+            return "the operator holds all scores, of prompts of any length, where a cache grows"
         kernel = target.needs_kernel("GroupQueryAttention", MICROSOFT)
         reason = kernel or operator_refusal(spec) or target.needs_microsoft("GroupQueryAttention")
         return reason or (rotation_refusal(spec, target) if spec.rotation else None)

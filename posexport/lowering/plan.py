@@ -11,6 +11,7 @@ from posexport.lowering.chunked import Chunked
 from posexport.lowering.filled_slots import FilledSlots
 from posexport.lowering.formula import Formula
 from posexport.lowering.group_query import GroupQuery
+from posexport.lowering.growing import Growing
 from posexport.lowering.kept_keys import KeptKeys
 from posexport.lowering.lowering import Lowering
 from posexport.lowering.multi_head import MultiHead
@@ -74,6 +75,8 @@ class Choice:
 
 #: the one that writes to a static KV cache itself
 GROUP_QUERY = GroupQuery()
+#: the one that appends to a dynamic KV cache itself
+GROWING = Growing()
 #: the one that copies what it reads of that cache, without a branch
 FILLED_SLOTS = FilledSlots()
 #: the one that reads kept keys first
@@ -81,7 +84,7 @@ KEPT_KEYS = KeptKeys()
 ATTENTION = Family(
     "attention",
     AttentionSpec.of,
-    (GROUP_QUERY, FILLED_SLOTS, KEPT_KEYS, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
+    (GROUP_QUERY, GROWING, FILLED_SLOTS, KEPT_KEYS, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
 )
 
 

@@ -145,7 +145,7 @@ OF_ROTATION = ("rotates", "cos_rows", "sin_rows", "token_rows")
 @script(OPSET, default_opset=op)
 def RotatedCalls(
     mask: FLOAT[...], cos: FLOAT[...], sin: FLOAT[...], kpos: INT64[...]
-) -> tuple[BOOL, FLOAT[...], FLOAT[...], INT64[...]]:
+) -> tuple[BOOL, FLOAT[...], FLOAT[...], INT64[...], BOOL]:
     B = op.Shape(mask, start=0, end=1)
     T = op.Shape(cos, start=2, end=3)
     S = op.Shape(kpos)
@@ -161,7 +161,9 @@ def RotatedCalls(
     cos_rows = op.Pad(op.Reshape(op.Expand(cos, every), table), pads)
     sin_rows = op.Pad(op.Reshape(op.Expand(sin, every), table), pads)
     rows = op.Reshape(op.Range(0, op.Squeeze(tokens, [0]), 1), op.Concat(B, T, axis=0))
-    return rotates, cos_rows, sin_rows, rows
+    # of a head: the operator holds the scores of all
+    few = op.Or(op.Equal(T, [1]), op.LessOrEqual(T * S, [262144]))
+    return rotates, cos_rows, sin_rows, rows, op.And(rotates, op.Squeeze(few, [0]))
 
 
 #: the outputs, in order

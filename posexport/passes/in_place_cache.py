@@ -12,11 +12,14 @@ from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.queries import axis, producer, sizes
 from posexport.lowering.lowering import Lowering
-from posexport.lowering.plan import FILLED_SLOTS, GROUP_QUERY
+from posexport.lowering.plan import FILLED_SLOTS, GROUP_QUERY, GROWING
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.cache import OF_CALL
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
+from posexport.passes.packed_heads import packs
+from posexport.passes.rotating_attention import rotates_alike
+from posexport.spec import CAPACITY
 from posexport.targets.target import Target
 
 #: of keys and values [B, H, T, D], counted from the end
@@ -38,6 +41,10 @@ class InPlaceCache(GraphPass):
     def refusal(self, target: Target) -> str | None:
         return target.needs_microsoft("GroupQueryAttention")
 
+    def grows(self, attention: ir.Node, appended: list[ir.Node | None]) -> bool:
+        """Whether ``attention`` appends to a dynamic cache on a device or not."""
+        return False
+
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts attention nodes."""
         refused, target = [], context.target
@@ -49,7 +56,7 @@ class InPlaceCache(GraphPass):
                 orders = target.waits_to_branch and self.lowering is GROUP_QUERY
                 known = orders and spec.scores is None and spec.mask == "keys"
                 grown = [_concat_of(value) for value in node.inputs[1:3]]
-                grows = known and None not in grown
+                grows = None not in grown and (known or self.grows(node, grown))
                 writes = grown if grows else [_write_of(value) for value in node.inputs[1:3]]
                 appended = replace(spec, cache="grow" if grows else "append", order_known=known)
                 in_no_cache = "its keys and values do not come from a static KV cache" if None in writes else None
@@ -74,6 +81,30 @@ class FilledCache(InPlaceCache):
 
     def refusal(self, target: Target) -> str | None:
         return None if target.waits_to_branch else "its copies pay on a device"
+
+
+class GrowingCache(InPlaceCache):
+    """Attention that appends to a dynamic KV cache, where its rotated queries and keys may have packed heads.
+
+    Before: ``Concat(past_k, k) -> posexport::Attention(q, k, v)``
+    After:  ``posexport::Attention(q, k, v, past_k, past_v) -> context, present_k, present_v``
+    """
+
+    name = "growing-cache"
+    description = "attention writes its keys and values to a dynamic KV cache"
+    lowering = GROWING
+    prepares = GROWING.name
+
+    def refusal(self, target: Target) -> str | None:
+        device = "on a device in-place-cache does it" if target.waits_to_branch else None
+        return device or super().refusal(target)
+
+    def concerns(self, context: Context) -> bool:
+        return not any(CAPACITY in spec.axes for spec in context.inputs)
+
+    def grows(self, attention: ir.Node, appended: list[ir.Node | None]) -> bool:
+        new = [concat.inputs[1] for concat in appended if concat is not None]
+        return rotates_alike(attention.inputs[0], new[0]) and packs(attention, [attention.inputs[0], *new])
 
 
 def _write_of(value: ir.Value | None) -> ir.Node | None:

@@ -98,6 +98,11 @@ class PackedHeads(GraphPass):
         return PassResult.of(refused)
 
 
+def packs(attention: ir.Node, qkv: Sequence[ir.Value | None]) -> bool:
+    """Whether `PackedHeads` takes ``attention`` if these are its queries, keys and values."""
+    return _packing_of_context(attention) is not None and all(_split_heads(value) is not None for value in qkv)
+
+
 def _split_heads(value: ir.Value | None) -> _SplitHeads | None:
     """Where the heads of ``value`` come from; None where that is no linear projection."""
     before = value.producer() if value is not None else None

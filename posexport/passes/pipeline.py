@@ -17,7 +17,7 @@ from posexport.passes.flat_tokens import FlatTokens
 from posexport.passes.graph_pass import Context, GraphPass, PassResult, Phase
 from posexport.passes.group_norm import GroupNorm
 from posexport.passes.guard.size_guard import SizeGuard
-from posexport.passes.in_place_cache import FilledCache, InPlaceCache
+from posexport.passes.in_place_cache import FilledCache, GrowingCache, InPlaceCache
 from posexport.passes.inline import Inline
 from posexport.passes.insert_cache import InsertCache
 from posexport.passes.kept_keys import KeptKeys
@@ -81,6 +81,7 @@ PASSES: tuple[GraphPass, ...] = (
     BiasGelu(),
     # nodes of attention. The cache first: a node that appends to its cache may still take packed heads and a bias
     InPlaceCache(),
+    GrowingCache(),
     FilledCache(),
     FixedShapeSteps(),
     TabulatedProjection(),

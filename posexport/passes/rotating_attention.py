@@ -7,8 +7,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.queries import axis, only, producer, sizes, width
-from posexport.lowering.lowering import Lowering
-from posexport.lowering.plan import GROUP_QUERY
+from posexport.lowering.plan import GROUP_QUERY, GROWING
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.cache import OF_ROTATION
 from posexport.ops.operator import DOMAIN
@@ -32,8 +31,6 @@ class RotatingAttention(GraphPass):
     name = "rotating-attention"
     description = "attention rotates queries and keys itself, and reads them from one projection"
     phase = "padding"
-    prepares = GROUP_QUERY.name
-    lowering: Lowering[AttentionSpec] = GROUP_QUERY
 
     def refusal(self, target: Target) -> str | None:
         return target.needs_microsoft("GroupQueryAttention")
@@ -46,12 +43,16 @@ class RotatingAttention(GraphPass):
             spec = AttentionSpec.of(node)
             if spec is None or not spec.appends or spec.rotation:
                 continue
+            lowering = GROWING if spec.cache == "grow" else GROUP_QUERY
+            if context.lowering not in ("auto", lowering.name):
+                refused.append(f"it prepares for --lowering {lowering.name}, {context.lowering} was asked for")
+                continue
             rotation = _Rotation.of(node)
             if rotation is None:
                 refused.append("its queries and keys are not rotated by the same cosines and sines just before")
                 continue
             rotating = replace(spec, rotation=rotation.spec.layout)
-            reason = self.lowering.refusal(rotating, context.target)
+            reason = lowering.refusal(rotating, context.target)
             if reason is None:
                 _rotate(node, spec, rotating, rotation, calls)
             refused.append(reason)
@@ -68,11 +69,12 @@ class _Rotation:
 
     @staticmethod
     def of(attention: ir.Node) -> "_Rotation | None":
-        q, k = (value.producer() if value is not None and only(value) else None for value in attention.inputs[:2])
-        spec = None if q is None else RotationSpec.of(q)
-        if q is None or k is None or spec is None or spec != RotationSpec.of(k) or q.inputs[1:] != k.inputs[1:]:
+        if not rotates_alike(*attention.inputs[:2]):
             return None
-        return _Rotation(spec, q, k) if spec.packed and width(q.inputs[1]) is not None else None
+        q, k = (value.producer() for value in attention.inputs[:2] if value is not None)
+        spec = None if q is None else RotationSpec.of(q)
+        assert spec is not None and q is not None and k is not None
+        return _Rotation(spec, q, k) if spec.packed else None
 
     @property
     def cos(self) -> ir.Value:
@@ -85,13 +87,26 @@ class _Rotation:
         return self.q.inputs[2]
 
 
+def rotates_alike(q: ir.Value | None, k: ir.Value | None) -> bool:
+    """Whether both are rotated by the same cosines and sines, of known width, and read once."""
+    turned = [value.producer() if value is not None and only(value) else None for value in (q, k)]
+    specs = [None if node is None else RotationSpec.of(node) for node in turned]
+    if None in turned or None in specs or specs[0] != specs[1]:
+        return False
+    angles = [node.inputs[1:] for node in turned if node is not None]
+    return angles[0] == angles[1] and width(angles[0][0]) is not None
+
+
 def _rotate(node: ir.Node, spec: AttentionSpec, rotating: AttentionSpec, rotation: _Rotation, calls: _Calls) -> None:
     """Replace ``node`` and its rotations by attention that rotates."""
     graph = node.graph
     assert graph is not None
     named = spec.named_inputs(node)
     named |= {"q": rotation.q.inputs[0], "k": rotation.k.inputs[0], "cos": rotation.cos, "sin": rotation.sin}
-    named |= dict(zip(OF_ROTATION, _call(node, named, calls), strict=True))
+    *of_call, of_few = _call(node, named, calls)
+    named |= dict(zip(OF_ROTATION, of_call, strict=True))
+    if spec.cache == "grow":
+        named["rotates"] = of_few
     attributes: dict[str, object] = {"rotary_dim": 2 * (width(rotation.cos) or 0)}
     qkv = _joined(node, [named[name] for name in "qkv"])
     if qkv is not None:
@@ -107,7 +122,7 @@ def _call(node: ir.Node, named: dict[str, ir.Value | None], calls: _Calls) -> tu
     inputs = tuple(named[name] for name in ("mask", "cos", "sin", "kpos"))
     if inputs not in calls:
         g = Builder.at(node, name=node.name or "")
-        calls[inputs] = g.several("RotatedCalls", OF_ROTATION, *inputs, domain=DOMAIN)
+        calls[inputs] = g.several("RotatedCalls", [*OF_ROTATION, "rotates_few"], *inputs, domain=DOMAIN)
     return calls[inputs]
 
 
