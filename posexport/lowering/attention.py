@@ -251,6 +251,8 @@ def drops_any(g: Builder, mask: ir.Value) -> ir.Value:
 
 def cache_refusal(spec: AttentionSpec) -> str | None:
     """Why a lowering that knows nothing of static KV caches does not apply; None where it does."""
+    if spec.cache == "grow":
+        return "it returns no KV cache, to which this attention appends"
     return None if spec.cache == "none" else "keys and values are in a static KV cache, some slots of which are unused"
 
 

@@ -7,7 +7,7 @@ tokens. It copies the cache as a Concat does.
 from dataclasses import replace
 
 from posexport.graph.builder import Builder
-from posexport.lowering.attention import Attention
+from posexport.lowering.attention import Attention, operator_refusal
 from posexport.lowering.filled_slots import Appended, appending_refusal, with_types, written
 from posexport.lowering.group_query import by_rotating_operator
 from posexport.lowering.lowering import Inputs, Lowering, pack_heads
@@ -37,7 +37,7 @@ class Growing(Lowering[AttentionSpec]):
         operator = target.needs_kernel("GroupQueryAttention", MICROSOFT) or target.needs_microsoft(
             "GroupQueryAttention"
         )
-        reason = operator or _TILED.refusal(replace(spec, cache="none"), target)
+        reason = operator or operator_refusal(spec) or _TILED.refusal(replace(spec, cache="none"), target)
         return reason or (rotation_refusal(spec, target) if spec.rotation else None)
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> Appended:

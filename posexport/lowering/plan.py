@@ -84,7 +84,18 @@ KEPT_KEYS = KeptKeys()
 ATTENTION = Family(
     "attention",
     AttentionSpec.of,
-    (GROUP_QUERY, GROWING, FILLED_SLOTS, KEPT_KEYS, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
+    (
+        GROUP_QUERY,
+        GROWING,
+        FILLED_SLOTS,
+        KEPT_KEYS,
+        Static(),
+        Tiled(),
+        OnnxAttention(),
+        MultiHead(),
+        Formula(),
+        Chunked(),
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""Attention that rotates its queries and keys, for calls whose operator does not: split from one another and rotated."""
+"""Attention that rotates its queries and keys: where GroupQueryAttention does it, and how other calls do."""
 
 from dataclasses import replace
 

@@ -4,6 +4,7 @@ ONNX Runtime's GroupQueryAttention does both, and reads a static cache in place.
 does; on a device it is for what has no position bias, which it then computes fused.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -13,6 +14,7 @@ from posexport.graph.edits import take_place
 from posexport.graph.queries import axis, producer, sizes
 from posexport.lowering.lowering import Lowering
 from posexport.lowering.plan import FILLED_SLOTS, GROUP_QUERY, GROWING
+from posexport.lowering.rotated import rotation_refusal
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.cache import OF_CALL
 from posexport.ops.operator import DOMAIN
@@ -37,12 +39,13 @@ class InPlaceCache(GraphPass):
     description = "attention writes its keys and values to a KV cache, a static one in place"
     lowering: Lowering[AttentionSpec] = GROUP_QUERY
     prepares = GROUP_QUERY.name
+    in_no_cache = "its keys and values do not come from a static KV cache"
 
     def refusal(self, target: Target) -> str | None:
         return target.needs_microsoft("GroupQueryAttention")
 
-    def grows(self, attention: ir.Node, appended: list[ir.Node | None]) -> bool:
-        """Whether ``attention`` appends to a dynamic cache on a device or not."""
+    def grows(self, attention: ir.Node, spec: AttentionSpec, concats: Sequence[ir.Node | None], target: Target) -> bool:
+        """Whether ``attention`` appends to a dynamic cache, where no device asks for it."""
         return False
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
@@ -56,10 +59,10 @@ class InPlaceCache(GraphPass):
                 orders = target.waits_to_branch and self.lowering is GROUP_QUERY
                 known = orders and spec.scores is None and spec.mask == "keys"
                 grown = [_concat_of(value) for value in node.inputs[1:3]]
-                grows = None not in grown and (known or self.grows(node, grown))
+                grows = None not in grown and (known or self.grows(node, spec, grown, target))
                 writes = grown if grows else [_write_of(value) for value in node.inputs[1:3]]
                 appended = replace(spec, cache="grow" if grows else "append", order_known=known)
-                in_no_cache = "its keys and values do not come from a static KV cache" if None in writes else None
+                in_no_cache = self.in_no_cache if None in writes else None
                 reason = in_no_cache or self.lowering.refusal(appended, target)
                 if reason is None:
                     _append(node, spec, appended, [write for write in writes if write is not None], calls)
@@ -84,27 +87,30 @@ class FilledCache(InPlaceCache):
 
 
 class GrowingCache(InPlaceCache):
-    """Attention that appends to a dynamic KV cache, where its rotated queries and keys may have packed heads.
+    """Attention that appends to a dynamic KV cache on the CPU, where it will rotate its queries and keys itself.
 
     Before: ``Concat(past_k, k) -> posexport::Attention(q, k, v)``
     After:  ``posexport::Attention(q, k, v, past_k, past_v) -> context, present_k, present_v``
     """
 
     name = "growing-cache"
-    description = "attention writes its keys and values to a dynamic KV cache"
+    description = "attention that rotates queries and keys appends keys and values to a dynamic KV cache"
     lowering = GROWING
     prepares = GROWING.name
+    in_no_cache = "no packed heads, rotated alike, are appended to a dynamic KV cache of its keys and values"
 
     def refusal(self, target: Target) -> str | None:
         device = "on a device in-place-cache does it" if target.waits_to_branch else None
         return device or super().refusal(target)
 
     def concerns(self, context: Context) -> bool:
-        return not any(CAPACITY in spec.axes for spec in context.inputs)
+        caches = [spec for spec in context.inputs if spec.role == "cache"]
+        return bool(caches) and not any(CAPACITY in spec.axes for spec in caches)
 
-    def grows(self, attention: ir.Node, appended: list[ir.Node | None]) -> bool:
-        new = [concat.inputs[1] for concat in appended if concat is not None]
-        return rotates_alike(attention.inputs[0], new[0]) and packs(attention, [attention.inputs[0], *new])
+    def grows(self, attention: ir.Node, spec: AttentionSpec, concats: Sequence[ir.Node | None], target: Target) -> bool:
+        q, *new = (attention.inputs[0], *(concat.inputs[1] for concat in concats if concat is not None))
+        alike = rotates_alike(q, new[0]) and packs(attention, [q, *new])
+        return alike and rotation_refusal(replace(spec, packed=True), target) is None
 
 
 def _write_of(value: ir.Value | None) -> ir.Node | None:

@@ -47,7 +47,9 @@ class _SplitHeads:
     def nodes(self) -> list[ir.Node]:
         """The nodes to remove, the last one first."""
         transpositions = [user for user, _ in self.reshape.outputs[0].uses()]
-        return [node for node in (self.rotation, self.norm, self.bias, *transpositions, self.reshape) if node is not None]
+        return [
+            node for node in (self.rotation, self.norm, self.bias, *transpositions, self.reshape) if node is not None
+        ]
 
 
 _Leads = dict[tuple[ir.Value, int], ir.Value]

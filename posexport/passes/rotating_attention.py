@@ -31,6 +31,7 @@ class RotatingAttention(GraphPass):
     name = "rotating-attention"
     description = "attention rotates queries and keys itself, and reads them from one projection"
     phase = "padding"
+    is_listed_idle = False
 
     def refusal(self, target: Target) -> str | None:
         return target.needs_microsoft("GroupQueryAttention")
@@ -73,7 +74,9 @@ class _Rotation:
             return None
         q, k = (value.producer() for value in attention.inputs[:2] if value is not None)
         spec = None if q is None else RotationSpec.of(q)
-        assert spec is not None and q is not None and k is not None
+        assert spec is not None
+        assert q is not None
+        assert k is not None
         return _Rotation(spec, q, k) if spec.packed else None
 
     @property
@@ -129,7 +132,9 @@ def _call(node: ir.Node, named: dict[str, ir.Value | None], calls: _Calls) -> tu
 def _joined(node: ir.Node, parts: list[ir.Value | None]) -> tuple[ir.Value, ir.Attr] | None:
     """Queries, keys and values as one value [B, T, C], and their channels; None where they are not parts of one."""
     reshapes = [producer(value, "Reshape") for value in parts]
-    sources = [reshape.inputs[0] if reshape is not None else value for reshape, value in zip(reshapes, parts, strict=True)]
+    sources = [
+        reshape.inputs[0] if reshape is not None else value for reshape, value in zip(reshapes, parts, strict=True)
+    ]
     split = producer(sources[0], "Split")
     if split is None or list(split.outputs) != sources or axis(split, 0) != -1:
         return None

@@ -50,8 +50,8 @@ def source(name: str, *settings: str) -> Source:
 class Lowered:
     """A model traced once, to be lowered in several ways and compared with its definition."""
 
-    def __init__(self, made: Source, opset: int, traces: Traces) -> None:
-        self.source, self.opset, self.traces = made, opset, traces
+    def __init__(self, made: Source, opset: int, traces: Traces, *, steps: bool = False) -> None:
+        self.source, self.opset, self.traces, self.steps = made, opset, traces, steps
         self.model = traces(made, opset)
         self.references = [
             PrecisionCopy(made.module, dtype, outputs=len(made.outputs)) for dtype in (torch.float64, torch.float32)
@@ -63,8 +63,8 @@ class Lowered:
         opset = opset_of(lowering, self.opset)
         model = self.traces(self.source, opset)
         model.ir_version = 10
-        target = Target("cpu", opset)
-        pipeline.run(model, Context(target, lowering))
+        target = Target("cpu", opset, steps=self.steps)
+        pipeline.run(model, Context(target, lowering, inputs=self.source.inputs))
         chosen = functions.attach(model, target, lowering)
         save(model, path)
         names = [[spec.name for spec in specs] for specs in (self.source.inputs, self.source.outputs)]

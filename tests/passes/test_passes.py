@@ -579,11 +579,14 @@ def test_results_are_of_every_pass_in_their_order() -> None:
 def test_every_pass_is_tried_here() -> None:
     """Of the cases above; packing, which no target has by default; and what other files have.
 
-    The cache is tried in test_packed_heads.py, what only users' modules need in test_recognised_positions.py,
-    operators that are as accurate as PyTorch's in test_accuracy.py, logits in test_last_logits.py.
+    The cache is tried in test_packed_heads.py and test_rotating_attention.py, what only users' modules need in
+    test_recognised_positions.py, operators that are as accurate as PyTorch's in test_accuracy.py, logits in
+    test_last_logits.py.
     """
     tried = {name for *_, wanted in CASES.values() for name in wanted} | {"packed-projections", "in-place-cache"}
     tried |= {
+        "growing-cache",
+        "rotating-attention",
         "separate-projections",
         "split-weights",
         "group-norm",

@@ -34,7 +34,13 @@ LLAMA_16 = {
     "intermediate_size": 3200,
 }
 #: of Qwen3's kind: heads of 128 channels, queries and keys normalised
-QWEN3 = {**LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 128, "rope_theta": 1000000.0}
+QWEN3 = {
+    **LLAMA,
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 128,
+    "rope_theta": 1000000.0,
+}
 #: a hybrid of Qwen3.5's kind (12 layers, 228 M weights): three layers of the gated delta rule, then one of attention.
 #: As in Qwen3.5-0.8B there are as many key heads as value heads
 QWEN35: dict[str, Any] = {
