@@ -5,13 +5,15 @@ and padding add to the scores is its ``attention_bias``. Of several rows it acce
 prompt; a later chunk of a prompt is computed by the formula, in another branch of the same graph.
 
 Its rotation is used where causal order is all that drops keys, with no bias, and every token has its own row of the
-tables (`posexport.ops.cache.RotatedCalls`): a step or a chunk of one row, a step of several rows without padding. These
-calls are one node for each layer, from queries, keys and values as one linear projection gives them.
+tables (`posexport.ops.cache.RotatedCalls`): a prompt or a chunk of one row without padding. These calls are one node in
+each layer, from queries, keys and values as one linear projection gives them. Steps without padding are products
+(`posexport.lowering.single_token`).
 
 On the CPU, `posexport.lowering.static` computes a decode step against a cache that is mostly used. On a device the
 operator is fused where it gets no bias: whether causal order drops all that the mask does is decided once a call.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from posexport.graph.builder import Builder
@@ -19,6 +21,7 @@ from posexport.lowering.attention import Attention, operator_refusal
 from posexport.lowering.filled_slots import Appended, appending_refusal, over_filled, with_types, written
 from posexport.lowering.lowering import Inputs, Lowering, pack_heads
 from posexport.lowering.rotated import rotated, rotation_refusal
+from posexport.lowering.single_token import of_single_token
 from posexport.lowering.static import step
 from posexport.ops.attention import AttentionSpec
 from posexport.targets.target import MICROSOFT, Target
@@ -53,13 +56,29 @@ class GroupQuery(Lowering[AttentionSpec]):
         attention.scale()
         if not spec.rotation:
             return _appended(attention, target)
+        return by_call(attention, target, lambda: _appended(rotated(attention), target))
+
+
+def by_call(attention: Attention, target: Target, others: Callable[[], Appended]) -> Appended:
+    """Steps without padding by products, other calls that the operator rotates by it, and ``others``."""
+    g, spec, x = attention.g, attention.spec, attention.x
+
+    def not_alone() -> Appended:
         return g.if_(
             x["rotates"],
-            lambda: with_types(by_rotating_operator(attention), target, [3, 4, 4]),
-            lambda: _appended(rotated(attention), target),
+            lambda: with_types(_by_rotating_operator(attention), target, [3, 4, 4]),
+            others,
             branches=("rotating", "rotated_before"),
-            name=spec.outputs,
+            name=[f"{name}_of_more" for name in spec.outputs],
         )
+
+    return g.if_(
+        x["alone"],
+        lambda: with_types(of_single_token(rotated(attention)), target, [3, 4, 4]),
+        not_alone,
+        branches=("of_single_token", "of_more"),
+        name=spec.outputs,
+    )
 
 
 def _appended(attention: Attention, target: Target) -> Appended:
@@ -98,7 +117,7 @@ def _appended(attention: Attention, target: Target) -> Appended:
     )
 
 
-def by_rotating_operator(attention: Attention) -> Appended:
+def _by_rotating_operator(attention: Attention) -> Appended:
     """By the operator alone, which rotates queries and keys and drops keys by causal order."""
     g, spec, x = attention.g, attention.spec, attention.x
     qkv = (x["qkv"], None, None) if spec.joined else (x["q"], x["k"], x["v"])

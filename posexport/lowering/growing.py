@@ -1,15 +1,14 @@
-"""Attention that appends to a dynamic KV cache, by GroupQueryAttention where few keys and queries meet, else by tiles.
+"""Attention that appends to a dynamic KV cache: steps by products, short prompts by GroupQueryAttention, long by tiles.
 
-The operator holds the scores of all heads, which is nothing in a decode step and gigabytes in a prefill of thousands of
-tokens. It copies the cache as a Concat does.
+The operator holds the scores of all heads, gigabytes in a prefill of thousands of tokens.
 """
 
 from dataclasses import replace
 
 from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, operator_refusal
-from posexport.lowering.filled_slots import Appended, appending_refusal, with_types, written
-from posexport.lowering.group_query import by_rotating_operator
+from posexport.lowering.filled_slots import Appended, appending_refusal, written
+from posexport.lowering.group_query import by_call
 from posexport.lowering.lowering import Inputs, Lowering, pack_heads
 from posexport.lowering.rotated import rotated, rotation_refusal
 from posexport.lowering.tiled import Tiled
@@ -20,7 +19,7 @@ _TILED = Tiled()
 
 
 class Growing(Lowering[AttentionSpec]):
-    """GroupQueryAttention with its rotation in steps and short prompts without padding; other calls as `Tiled`."""
+    """Steps and short prompts without padding as with a static cache; other calls as `Tiled`."""
 
     name = "growing"
     tiles_queries = True
@@ -44,13 +43,7 @@ class Growing(Lowering[AttentionSpec]):
         attention = Attention(g, spec, x, x["past_k"])
         if not spec.rotation:
             return _by_tiles(attention, target)
-        return g.if_(
-            x["rotates"],
-            lambda: with_types(by_rotating_operator(attention), target, [3, 4, 4]),
-            lambda: _by_tiles(rotated(attention), target),
-            branches=("rotating", "rotated_before"),
-            name=spec.outputs,
-        )
+        return by_call(attention, target, lambda: _by_tiles(rotated(attention), target))
 
 
 def _by_tiles(attention: Attention, target: Target) -> Appended:

@@ -32,15 +32,12 @@ def rotated(attention: Attention) -> Attention:
         if spec.joined
         else (x["q"], x["k"], x["v"])
     )
-    # the operator does not broadcast over the batch
-    every_row = g.shape(g.size(x["mask"], 0), [1], [1])
-    cos, sin = (g.Expand(g.Squeeze(x[name], [1]), every_row) for name in ("cos", "sin"))
 
     q_turned, k_turned = (
         g.RotaryEmbedding(
             value,
-            cos,
-            sin,
+            x["cos_of_tokens"],
+            x["sin_of_tokens"],
             interleaved=int(spec.rotation == "interleaved"),
             num_heads=g.attribute(heads, int),
             rotary_embedding_dim=g.attribute("rotary_dim", int),

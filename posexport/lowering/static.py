@@ -17,6 +17,7 @@ calls copy the used slots, so that a step costs the used slots, not the capacity
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -56,18 +57,37 @@ def used_context(
     )
 
 
+@dataclass(frozen=True)
+class Shapes:
+    """Shapes of queries and keys of one token, by the numbers of heads.
+
+    Attributes:
+        heads: how many heads queries have, int64 [1].
+        of_kv_heads: keys or values as [B, KV heads, 1, D].
+        of_each: queries as [B, KV heads, products, rows of each, D].
+    """
+
+    heads: ir.Value
+    of_kv_heads: ir.Value
+    of_each: ir.Value
+
+    @staticmethod
+    def of(g: Builder) -> "Shapes":
+        heads, kv_heads = (g.Reshape(g.attribute(name, int), [1]) for name in ("heads", "kv_heads"))
+        of_kv_heads = g.shape([0], kv_heads, [1], [-1])
+        shared = g.Div(heads, kv_heads)
+        products = g.Where(g.Less(shared, [_STACKED]), shared, [1])
+        return Shapes(heads, of_kv_heads, g.shape([0], kv_heads, products, g.Div(shared, products), [-1]))
+
+
 def step(attention: Attention, bias: Callable[[], ir.Value | None]) -> tuple[ir.Value, ir.Value, ir.Value]:
     """The context and the buffers of keys and values, of attention that appends a single token to its cache.
 
     ``bias`` writes the bias of the scores, [B or 1, H or 1, 1, S]; None where that is the mask alone.
     """
     g, spec, x = attention.g, attention.spec, attention.x
-    heads, kv_heads = (g.Reshape(g.attribute(name, int), [1]) for name in ("heads", "kv_heads"))
-    of_kv_heads = g.shape([0], kv_heads, [1], [-1])
-    shared = g.Div(heads, kv_heads)
-    products = g.Where(g.Less(shared, [_STACKED]), shared, [1])
-    #: [B, KV heads, products, rows of each, D]
-    of_each = g.shape([0], kv_heads, products, g.Div(shared, products), [-1])
+    shapes = Shapes.of(g)
+    heads, of_kv_heads, of_each = shapes.heads, shapes.of_kv_heads, shapes.of_each
     k, v = (
         g.TensorScatter(x[f"past_{name}"], g.Reshape(x[name], of_kv_heads), x["write_at"], axis=2)
         for name in ("k", "v")

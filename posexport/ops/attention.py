@@ -16,7 +16,7 @@ heads, T queries, S keys, D head size, V head size of the values, C capacity of 
 | `cache` | none, static, append, grow | KV cache: k and v are a static one, written into it or appended to one |
 | `bias` | none, full, tiled | an input ``bias`` is all that is added to the scores, computed once for many layers |
 | `packed` | bool | q, k, v and the context have packed heads, [B, T, H D], not [B, H, T, D] |
-| `rotation` | half, interleaved | q and k are rotated by inputs ``cos`` and ``sin`` (`posexport.ops.rotation`) |
+| `rotation` | half, interleaved | q and k are rotated as in `posexport.ops.rotation`, by inputs of the call |
 | `joined` | bool | an input ``qkv`` [B, T, (H + 2 KV heads) D] holds q, k and v |
 
 Of a static KV cache the first S of C slots are used. With ``append`` a node writes k and v into ``past_k, past_v`` [B,
@@ -132,7 +132,7 @@ class AttentionSpec(_Scored):
             "mask": self.mask != "none",
             **dict.fromkeys(KEPT, self.kept_known),
             "sink": self.sink,
-            **dict.fromkeys(("cos", "sin", *OF_ROTATION), bool(self.rotation)),
+            **dict.fromkeys(OF_ROTATION, bool(self.rotation)),
         }
         return [*(["qkv"] if self.joined else "qkv"), *(name for name, on in present.items() if on), *self._tensors]
 

@@ -138,14 +138,14 @@ def OrderSuffices(mask: FLOAT[...], takes: BOOL) -> BOOL:
 
 
 #: the outputs, in order
-OF_ROTATION = ("rotates", "cos_rows", "sin_rows", "token_rows")
+OF_ROTATION = ("alone", "rotates", "cos_rows", "sin_rows", "token_rows", "cos_of_tokens", "sin_of_tokens", "used_slots")
 
 
 @helper
 @script(OPSET, default_opset=op)
 def RotatedCalls(
-    mask: FLOAT[...], cos: FLOAT[...], sin: FLOAT[...], kpos: INT64[...]
-) -> tuple[BOOL, FLOAT[...], FLOAT[...], INT64[...], BOOL]:
+    mask: FLOAT[...], cos: FLOAT[...], sin: FLOAT[...], kpos: INT64[...], past_k: FLOAT[...]
+) -> tuple[BOOL, BOOL, FLOAT[...], FLOAT[...], INT64[...], FLOAT[...], FLOAT[...], BOOL[...], BOOL]:
     B = op.Shape(mask, start=0, end=1)
     T = op.Shape(cos, start=2, end=3)
     S = op.Shape(kpos)
@@ -155,15 +155,23 @@ def RotatedCalls(
     rotates = op.And(op.Squeeze(each, [0]), kept)
     # tables of this call's tokens; the operator wants a row for every key
     tokens = B * T
-    every = op.Concat(B, [1], [1], [1], axis=0)
+    every = op.Concat(B, [1], [1], axis=0)
+    cos_of_tokens = op.Expand(op.Squeeze(cos, [1]), every)
+    sin_of_tokens = op.Expand(op.Squeeze(sin, [1]), every)
     table = op.Concat(tokens, op.Shape(cos, start=3, end=4), axis=0)
     pads = op.Concat([0, 0], op.Max(S - tokens, [0]), [0], axis=0)
-    cos_rows = op.Pad(op.Reshape(op.Expand(cos, every), table), pads)
-    sin_rows = op.Pad(op.Reshape(op.Expand(sin, every), table), pads)
+    cos_rows = op.Pad(op.Reshape(cos_of_tokens, table), pads)
+    sin_rows = op.Pad(op.Reshape(sin_of_tokens, table), pads)
     rows = op.Reshape(op.Range(0, op.Squeeze(tokens, [0]), 1), op.Concat(B, T, axis=0))
     # of a head: the operator holds the scores of all
     few = op.Or(op.Equal(T, [1]), op.LessOrEqual(T * S, [262144]))
-    return rotates, cos_rows, sin_rows, rows, op.And(rotates, op.Squeeze(few, [0]))
+    C = op.Shape(past_k, start=2, end=3)
+    # products read the whole capacity, in half of the operator's time for each key
+    step = op.Squeeze(op.And(op.Equal(T, [1]), op.LessOrEqual(C, S * 2)), [0])
+    alone = op.And(step, kept)
+    used = op.Less(op.Range(0, op.Squeeze(C, [0]), 1), S)
+    rotates_few = op.And(rotates, op.Squeeze(few, [0]))
+    return alone, rotates, cos_rows, sin_rows, rows, cos_of_tokens, sin_of_tokens, used, rotates_few
 
 
 #: the outputs, in order

@@ -105,8 +105,8 @@ def _rotate(node: ir.Node, spec: AttentionSpec, rotating: AttentionSpec, rotatio
     graph = node.graph
     assert graph is not None
     named = spec.named_inputs(node)
-    named |= {"q": rotation.q.inputs[0], "k": rotation.k.inputs[0], "cos": rotation.cos, "sin": rotation.sin}
-    *of_call, of_few = _call(node, named, calls)
+    named |= {"q": rotation.q.inputs[0], "k": rotation.k.inputs[0]}
+    *of_call, of_few = _call(node, named, rotation, calls)
     named |= dict(zip(OF_ROTATION, of_call, strict=True))
     if spec.cache == "grow":
         named["rotates"] = of_few
@@ -120,13 +120,15 @@ def _rotate(node: ir.Node, spec: AttentionSpec, rotating: AttentionSpec, rotatio
     graph.remove([rotation.q, rotation.k], safe=True)
 
 
-def _call(node: ir.Node, named: dict[str, ir.Value | None], calls: _Calls) -> tuple[ir.Value, ...]:
-    """The `RotatedCalls` of the node, shared by layers with the same mask and angles."""
-    inputs = tuple(named[name] for name in ("mask", "cos", "sin", "kpos"))
-    if inputs not in calls:
+def _call(node: ir.Node, named: dict[str, ir.Value | None], rotation: _Rotation, calls: _Calls) -> tuple[ir.Value, ...]:
+    """The `RotatedCalls` of the node, shared by layers with the same mask, angles and capacity."""
+    past = named["past_k"]
+    inputs = (named["mask"], rotation.cos, rotation.sin, named["kpos"])
+    key = (*inputs, (sizes(past) or (past,) * 3)[2])
+    if key not in calls:
         g = Builder.at(node, name=node.name or "")
-        calls[inputs] = g.several("RotatedCalls", [*OF_ROTATION, "rotates_few"], *inputs, domain=DOMAIN)
-    return calls[inputs]
+        calls[key] = g.several("RotatedCalls", [*OF_ROTATION, "rotates_few"], *inputs, past, domain=DOMAIN)
+    return calls[key]
 
 
 def _joined(node: ir.Node, parts: list[ir.Value | None]) -> tuple[ir.Value, ir.Attr] | None:
