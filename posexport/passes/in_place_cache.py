@@ -97,6 +97,7 @@ class GrowingCache(InPlaceCache):
     description = "attention that rotates queries and keys appends keys and values to a dynamic KV cache"
     lowering = GROWING
     prepares = GROWING.name
+    is_listed_idle = False
     in_no_cache = "no packed heads, rotated alike, are appended to a dynamic KV cache of its keys and values"
 
     def refusal(self, target: Target) -> str | None:

@@ -143,12 +143,12 @@ def _joined(node: ir.Node, parts: list[ir.Value | None]) -> tuple[ir.Value, ir.A
     channels = [width(value) for value in parts]
     if None in channels or not all(only(value) for value in (*parts, *sources) if value is not None):
         return None
-    whole, lead = split.inputs[0], sizes(parts[0])
+    whole, lead, first = split.inputs[0], sizes(parts[0]), reshapes[0]
     assert whole is not None
     assert lead is not None
-    if all(reshapes):
+    if first is not None and all(reshapes):
         g = Builder.at(node, name=whole.name or "")
-        tokens = g.shape(g.Slice(reshapes[0].inputs[1], [0], [2]), [sum(filter(None, channels))])
+        tokens = g.shape(g.Slice(first.inputs[1], [0], [2]), [sum(filter(None, channels))])
         whole = g.Reshape(whole, tokens, allowzero=1)
         whole.shape = ir.Shape([*lead[:2], sum(filter(None, channels))])
     elif any(reshapes):

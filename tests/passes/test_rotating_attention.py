@@ -15,7 +15,7 @@ from posexport.errors import PosexportError
 from posexport.graph.protos import all_nodes
 from posexport.lowering.plan import ATTENTION, choose
 from posexport.ops.attention import AttentionSpec
-from posexport.ops.cache import RotatedCalls
+from posexport.ops.cache import OF_ROTATION, RotatedCalls
 from posexport.ops.operator import DOMAIN, functions
 from posexport.parity.grid.point import GridPoint
 from posexport.runtime.providers import make_session
@@ -115,14 +115,18 @@ def test_the_planner_takes_one_for_each_kind_of_cache() -> None:
 
 
 @pytest.fixture(scope="module")
-def calls() -> Callable[[Sequence[Sequence[int]], int], list[Array]]:
-    """`RotatedCalls` as a session, of rows of kept keys and the number of new tokens."""
-    ends = [("mask", TensorProto.FLOAT, 4), *((name, TensorProto.FLOAT, 4) for name in ("cos", "sin"))]
-    inputs = [helper.make_tensor_value_info(name, kind, [None] * rank) for name, kind, rank in ends]
+def calls() -> Callable[..., dict[str, Array]]:
+    """`RotatedCalls` as a session, of rows of kept keys, the number of new tokens and the capacity of the cache."""
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 4) for name in ("mask", "cos", "sin")]
     inputs.append(helper.make_tensor_value_info("kpos", TensorProto.INT64, [None]))
-    names = ["rotates", "cos_rows", "sin_rows", "token_rows", "rotates_few"]
+    inputs.append(helper.make_tensor_value_info("past_k", TensorProto.FLOAT, [None] * 4))
+    names = [*OF_ROTATION, "rotates_few"]
     node = helper.make_node("RotatedCalls", [each.name for each in inputs], names, domain=DOMAIN)
-    kinds = [TensorProto.BOOL, TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL]
+    bools, integers = ("alone", "rotates", "used_slots", "rotates_few"), ("token_rows",)
+    kinds = [
+        TensorProto.BOOL if name in bools else TensorProto.INT64 if name in integers else TensorProto.FLOAT
+        for name in names
+    ]
     outputs = [helper.make_tensor_value_info(*pair, None) for pair in zip(names, kinds, strict=True)]
     model = helper.make_model(
         helper.make_graph([node], "g", inputs, outputs),
@@ -132,11 +136,12 @@ def calls() -> Callable[[Sequence[Sequence[int]], int], list[Array]]:
     )
     session = make_session(model.SerializeToString())
 
-    def answer(rows: Sequence[Sequence[int]], new: int) -> list[Array]:
+    def answer(rows: Sequence[Sequence[int]], new: int, capacity: int) -> dict[str, Array]:
         mask = np.where(np.array(rows, bool), 0, LOWEST).astype(np.float32)[:, None, None]
         angles = np.arange(len(rows) * new * 3, dtype=np.float32).reshape(len(rows), 1, new, 3)
-        feeds = {"mask": mask, "cos": angles, "sin": -angles, "kpos": np.arange(mask.shape[-1])}
-        return session.run(None, feeds)  # type: ignore[no-any-return]
+        past = np.zeros((len(rows), 1, capacity, 6), np.float32)
+        feeds = {"mask": mask, "cos": angles, "sin": -angles, "kpos": np.arange(mask.shape[-1]), "past_k": past}
+        return dict(zip(names, session.run(None, feeds), strict=True))
 
     return answer
 
@@ -156,10 +161,22 @@ def calls() -> Callable[[Sequence[Sequence[int]], int], list[Array]]:
     ],
 )
 def test_calls_in_which_every_token_has_its_row(
-    calls: Callable[..., list[Array]], rows: list[list[int]], new: int, rotates: bool
+    calls: Callable[..., dict[str, Array]], rows: list[list[int]], new: int, rotates: bool
 ) -> None:
-    found, cos, sin, tokens, few = calls(rows, new)
-    assert (bool(found), bool(few)) == (rotates, rotates and new < 513)
-    assert cos.shape == sin.shape == (max(len(rows) * new, len(rows[0])), 3)
-    np.testing.assert_array_equal(cos[tokens].ravel(), np.arange(len(rows) * new * 3))
-    np.testing.assert_array_equal(sin, -cos)
+    found = calls(rows, new, len(rows[0]))
+    assert (bool(found["rotates"]), bool(found["rotates_few"])) == (rotates, rotates and new < 513)
+    assert bool(found["alone"]) is (new == 1 and all(map(all, rows)))
+    assert found["cos_rows"].shape == found["sin_rows"].shape == (max(len(rows) * new, len(rows[0])), 3)
+    angles = np.arange(len(rows) * new * 3)
+    np.testing.assert_array_equal(found["cos_rows"][found["token_rows"]].ravel(), angles)
+    np.testing.assert_array_equal(found["cos_of_tokens"], angles.reshape(len(rows), new, 3))
+    np.testing.assert_array_equal(found["sin_rows"], -found["cos_rows"])
+
+
+@pytest.mark.parametrize(("capacity", "alone"), [(3, True), (6, True), (7, False)])
+def test_a_step_reads_the_whole_capacity_where_half_of_it_is_used(
+    calls: Callable[..., dict[str, Array]], capacity: int, alone: bool
+) -> None:
+    found = calls([[1, 1, 1]], 1, capacity)
+    assert bool(found["alone"]) is alone
+    assert found["used_slots"].tolist() == [True] * 3 + [False] * (capacity - 3)
