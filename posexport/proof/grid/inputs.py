@@ -35,6 +35,7 @@ from posexport.base.spec import (
     masked_axis,
 )
 from posexport.errors import PosexportError
+from posexport.graph.lowering.blocks import BLOCK
 from posexport.proof.criterion import Array, rows
 from posexport.proof.grid.point import PADDINGS, GridPoint
 
@@ -217,15 +218,15 @@ def _images(shape: Sequence[int], first: int, rng: np.random.Generator) -> NDArr
 
 
 def unused_kind(point: GridPoint) -> str:
-    """The index into `UNUSED` for the static KV caches of a point; points of one length cover all of them."""
-    # lengths by their remainder of 5: those with every padding, 17 and 129, begin differently
-    turn = point.batch // 2 + point.length % 5 + PADDINGS.index(point.padding) + len(point.calls)
+    """What unused slots of the static KV caches of a point hold: everything, by the points of 17 tokens and of more."""
+    # lengths by their remainder of 7: the long ones, with a ragged batch each, differ
+    turn = point.batch // 2 + point.length % 7 + PADDINGS.index(point.padding) + len(point.calls)
     return UNUSED[turn % len(UNUSED)]
 
 
 def roomy(point: GridPoint) -> bool:
     """Whether the static KV caches of a point are at most half used; lowerings differ by how much of one is used."""
-    return bool((point.batch // 2 + PADDINGS.index(point.padding) // 2) % 2)
+    return bool((point.batch // 2 + PADDINGS.index(point.padding) // 2 + point.length // BLOCK) % 2)
 
 
 def unused_slots(values: Array, kind: str) -> Array:

@@ -305,7 +305,7 @@ def test_reasons_are_given_for_what_is_not_taken() -> None:
     [
         ("B", "T", {}),
         (2, "T", {"most_scores": 2 * 5 * 300**2}),
-        ("B", 7, {"longest": 7, "shortest": 7}),
+        ("B", 7, {"longest": 7, "shortest": 7, "least_scores": 5 * 7**2}),
     ],
 )
 def test_fixed_sizes_of_queries_bound_the_scores(batch: str | int, tokens: str | int, changed: dict[str, int]) -> None:

@@ -168,17 +168,17 @@ def static_caches(inputs: Sequence[InputSpec]) -> list[InputSpec]:
 def test_the_proof_fills_unused_slots_with_everything_and_caches_by_little_and_by_much() -> None:
     of = with_kv_cache(builtin("decoder-rope", task=None, settings_given=SIZES), "static", "at-write")
     points = [point for point in grid(of.limits, of.inputs) if not point.must_be_rejected]
-    for length in (17, 129):  # those with every padding
-        steps = [p for p in points if p.length == length and p.calls and p.calls[-1] == 1]
+    for lengths in ([17], range(63, 258)):  # one with every padding, and ragged batches
+        steps = [p for p in points if p.length in lengths and p.calls and p.calls[-1] == 1]
         # behind at most half of the capacity, and behind more than two thirds
-        shares = {roomy(p): (length / size_of(CAPACITY, p), {unused_kind(p) for p in steps}) for p in steps}
-        assert shares[True][0] <= 1 / 2
-        assert shares[False][0] > 2 / 3
+        shares = {roomy(p): p.length / size_of(CAPACITY, p) for p in steps}
+        assert shares[True] <= 1 / 2
+        assert shares[False] > 2 / 3
         assert {unused_kind(p) for p in steps} == set(UNUSED)
     # slow ways for NaN and fast ones for the rest are reached with both
     for room in (False, True):
         steps = [p for p in points if p.calls and p.calls[-1] == 1 and p.length > 16 and roomy(p) == room]
-        assert {unused_kind(p) for p in steps} == set(UNUSED)
+        assert {unused_kind(p) for p in steps} >= set(UNUSED) - {"large"}
     point = next(p for p in points if unused_kind(p) == "nan")
     feeds = draw(point, of.inputs)
     assert all(np.isnan(feeds[spec.name]).all() for spec in static_caches(of.inputs))
