@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 #: of processor time, of the test and the processes that it starts
-SECONDS = 3.0
+SECONDS = 1.5
 LONG = Path(__file__).parent / "long.txt"
 MEASURED = frozenset(LONG.read_text().splitlines())
 
