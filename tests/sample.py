@@ -40,8 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    seconds, record = config.getoption("--sample"), config.getoption("--record")
-    config.stash[_ENDS] = math.inf if seconds is None else time.monotonic() + seconds
+    record = config.getoption("--record")
+    config.stash[_ENDS] = math.inf
     lines = record.read_text().splitlines() if record is not None and record.exists() else []
     results = [json.loads(line) for line in lines]
     config.stash[_PASSED] = frozenset(each["test"] for each in results if each["outcome"] == "passed")
@@ -77,9 +77,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     passed = config.stash[_PASSED]
     drawn = [item for item in items if is_long(item) and item.nodeid not in passed]
-    config.hook.pytest_deselected(items=[item for item in items if item not in drawn])
+    chosen = set(drawn)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     random.Random(config.getoption("--sample-seed")).shuffle(drawn)
     items[:] = drawn
+    # to collect the tests takes as long as some samples
+    config.stash[_ENDS] = time.monotonic() + config.getoption("--sample")
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # pytest's wrappers prepare what its teardown needs
