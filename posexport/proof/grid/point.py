@@ -11,6 +11,8 @@ from posexport.base.spec import CAPACITY, TOTAL, OutputSpec, Padding
 from posexport.base.system.machine import available as available
 from posexport.base.system.machine import readable as readable
 
+#: rows of a batch
+BATCHES = (1, 3)
 PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right", "few")
 
 

@@ -129,7 +129,8 @@ def order_of_tokens(promise: Promise, point: GridPoint, length: int, tolerances:
     depends, follows = "outputs depend on the order of tokens", "outputs follow the order of tokens"
     if positional and not few:
         invariant = _order_matters(promise, depends, length, point, tolerances)
-        if invariant.verdict == "pass":  # the definition is asked where this cannot be seen
+        # the definition decides, which costs more, where the graph does not show it
+        if invariant.verdict == "pass" or promise.exact is None:
             return invariant
     if promise.exact is not None and not few:
         tried = _tried(promise, promise.exact, point, tolerances)
