@@ -39,15 +39,17 @@ class Export:
     def __call__(self, source: "Source", directory: Path, *, with_float32: bool = False) -> "list[Built]":
         """The files in ``directory``; ``with_float32``: also what quantized ones are made from, in `FLOAT32`."""
         from posexport.conversion.export.build import build
+        from posexport.conversion.export.repeated_layers import few_layers
 
+        few = few_layers(source)
         store = self.layout.store(source)
         return [
             build(
                 graph,
                 directory / file,
                 self.recipe,
-                clients_have=self.layout.microsoft,
-                clients_feed=self.layout.fed,
+                few=few.get(file),
+                layout=self.layout,
                 store=store,
                 float32=directory / FLOAT32 / file if with_float32 else None,
                 calibration=self._calibration(graph),

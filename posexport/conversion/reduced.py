@@ -11,10 +11,6 @@ if TYPE_CHECKING:
     from posexport.sources.source import Source
 
 
-#: weights from which on a model is proven by its reduced model
-LARGE = 16_000_000
-
-
 class Reduced(NamedTuple):
     """A reduced model to prove a large one by; ``export`` writes its graphs into a folder."""
 
@@ -29,10 +25,11 @@ def reduced_model(
     remark: Callable[[str], None],
 ) -> Reduced | None:
     """The reduced model that ``source`` (in float32) is proven by; None: it is proven itself."""
-    if proof == "full" or (proof == "auto" and _weights_of(source) < LARGE):
-        return None
     from posexport.conversion.export.half_inputs import with_precision
-    from posexport.proof.reduced.reduction import reduction_of
+    from posexport.proof.reduced.reduction import LARGE, reduction_of, weights_of
+
+    if proof == "full" or (proof == "auto" and weights_of(source) < LARGE):
+        return None
 
     reduction = reduction_of(source, texts=bool(export.texts))
     if isinstance(reduction, str):
@@ -44,8 +41,3 @@ def reduced_model(
     full, small = (with_precision(each, export.recipe) for each in (source, reduction.source))
     original = reduction.source
     return Reduced(replace(reduction, full=full, source=small), lambda folder: export(original, folder))
-
-
-def _weights_of(source: "Source") -> int:
-    """How many elements the parameters have; tied ones count once."""
-    return sum(parameter.numel() for parameter in source.module.parameters())

@@ -11,10 +11,12 @@ from posexport.base.spec import CARRIED, ENCODER_SEQUENCE, SEQUENCE
 from posexport.base.targets.target import Target
 from posexport.conversion.export import context, defaults
 from posexport.conversion.export.half_inputs import with_precision
+from posexport.conversion.export.layout import BUNDLE, Layout
 from posexport.conversion.export.messages import without_onnx_errors
 from posexport.conversion.export.negotiate import IR_VERSION
+from posexport.conversion.export.repeated_layers import trace_by_layers
 from posexport.conversion.export.save import Store, fill_metadata, save
-from posexport.conversion.export.trace import as_traced, trace
+from posexport.conversion.export.trace import as_traced
 from posexport.conversion.export.written import Written, written_by
 from posexport.graph.lowering import functions
 from posexport.graph.lowering.functions import Chosen
@@ -29,6 +31,7 @@ from posexport.graph.precision.calibration import Calibration
 from posexport.graph.precision.selection import PrecisionResult
 from posexport.graph.provenance import strip_provenance
 from posexport.graph.queries import weight_bytes
+from posexport.proof.reduced.reduction import Reduction
 from posexport.sources.source import Source
 
 
@@ -68,25 +71,24 @@ def build(
     path: Path,
     recipe: Recipe,
     *,
-    clients_have: frozenset[str] = frozenset(),
-    clients_feed: frozenset[str] = frozenset(),
+    few: Reduction | None = None,
+    layout: Layout = BUNDLE,
     store: Store | None = None,
     float32: Path | None = None,
     calibration: Calibration | None = None,
 ) -> Built:
     """Trace, run the passes, guard, attach functions, bring to its precision, fill the metadata, save, check.
 
-    ``recipe``: the resolved options, which the metadata records. ``clients_have``: operators of com.microsoft that
-    every client has, whatever the target. ``clients_feed``: inputs that they feed if they have no default. ``store``:
-    where weights go (`posexport.conversion.export.save`). ``float32``: a file for the graph as it is before it is
-    brought to its precision. ``calibration``: what static scales of activations are measured on.
+    ``recipe``: the resolved options, which the metadata records. ``few``: the source with the layers that are traced
+    (`few_layers`). ``store``: where weights go (`posexport.conversion.export.save`). ``float32``: a file for the graph
+    as it is before it is brought to its precision. ``calibration``: what static scales of activations are measured on.
 
     Raises:
         NotTracedError: also for whatever onnx, onnx-ir and onnxscript raise.
     """
     lines: dict[str, str] = {}
     with without_onnx_errors(source.name, lines):
-        lowered = _lowered(source, recipe, clients_have, clients_feed)
+        lowered = _lowered(source, recipe, few, layout)
         model, passes, chosen, made_for = lowered
         before = weight_bytes(model)
         if float32 is not None:
@@ -116,13 +118,13 @@ def build(
         return built
 
 
-def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str], clients_feed: frozenset[str]) -> _Lowered:
+def _lowered(source: Source, recipe: Recipe, few: Reduction | None, layout: Layout) -> _Lowered:
     """The graph in float32: traced, changed by passes, with a lowering for each node of domain posexport.
 
     Functions are attached after everything that would inline them.
     """
     traced = as_traced(source)
-    model = trace(traced, recipe.opset)
+    model = trace_by_layers(traced, recipe.opset, few)
     model.ir_version = IR_VERSION
     target = Target(
         recipe.target,
@@ -131,7 +133,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str], clien
         steps=any(spec.role in CARRIED for spec in source.inputs),
         longest=_longest(source),
         dtype=recipe.dtype,
-        clients_have=clients_have,
+        clients_have=layout.microsoft,
         keep_float=tuple(recipe.keep_float),
     )
     # what was traced, until it has the inputs of the source
@@ -143,7 +145,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str], clien
         known = context.of_source(source, target, recipe.lowering)
     # the graph that ships
     names = [value.name or "" for value in model.graph.outputs]
-    known = replace(known, output_names=names, fed=clients_feed)
+    known = replace(known, output_names=names, fed=layout.fed)
     without = {Unpadding.name: "--no-unpad was given"} if recipe.unpad is False else {}
     if recipe.weight_bits is not None:
         without[RoutedExperts.name] = "it is for experts in float32"

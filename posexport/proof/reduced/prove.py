@@ -22,7 +22,7 @@ from posexport.proof.invariants.check import Invariants
 from posexport.proof.percent import part
 from posexport.proof.quantized.records import StoredError
 from posexport.proof.reduced.calls import ChosenTokens, few
-from posexport.proof.reduced.reduction import Reduction, parameters_of
+from posexport.proof.reduced.reduction import Reduction, parameters_of, weights_of
 from posexport.proof.references.definition import DefinitionReference
 from posexport.proof.report.report import Report
 from posexport.proof.sample.check import FinishSample
@@ -33,11 +33,6 @@ from posexport.sources.source import Source
 
 #: exports the reduced model's graphs into a folder, with the options of the full model
 Export = Callable[[Path], object]
-
-
-def weights_of(source: Source) -> int:
-    """How many elements the parameters have; tied ones count once."""
-    return sum(parameter.numel() for parameter in source.module.parameters())
 
 
 def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, export: Export) -> Report:

@@ -24,6 +24,8 @@ from posexport.proof.references.precision_copy import fingerprint
 from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.source import Source
 
+#: weights from which on a model is traced and proven by a few of its layers
+LARGE = 16_000_000
 #: rows of embeddings and head that a reduced model has
 WORDS = 1024
 #: attributes that say which layer it is
@@ -57,8 +59,17 @@ class Reduction:
         return sum(len(stack.kept) for stack in self.stacks.values())
 
 
-def reduction_of(source: Source, *, texts: bool = False) -> Reduction | str:
-    """The reduced model of ``source``, or why there is none; ``texts``: it is to read real ones, with all words."""
+def weights_of(source: Source) -> int:
+    """How many elements the parameters have; tied ones count once."""
+    return sum(parameter.numel() for parameter in source.module.parameters())
+
+
+def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Reduction | str:
+    """The reduced model of ``source``, or why there is none.
+
+    ``texts``: it is to read real ones, with all words. ``pairs``: how often it has each pair of adjacent kinds, if the
+    full model has it so often.
+    """
     if not isinstance(source.module, Definition) or source.by_trial:
         return "its layers are not known to posexport"
     if [spec.name for spec in source.inputs] != [spec.name for spec in source.module.inputs]:
@@ -67,7 +78,7 @@ def reduction_of(source: Source, *, texts: bool = False) -> Reduction | str:
     stacks: dict[str, Stack] = {}
     for path, stack in _stacks(module):
         kinds = [kind_of(layer) for layer in stack]
-        indices = chosen(kinds)
+        indices = chosen(kinds, pairs)
         if indices is None:
             continue
         owner = module.get_submodule(path.rpartition(".")[0])
@@ -114,12 +125,12 @@ def _simple(value: object) -> str:
     return repr(value) if known else type(value).__qualname__
 
 
-def chosen(kinds: Sequence[object]) -> list[int] | None:
+def chosen(kinds: Sequence[object], pairs: int = 1) -> list[int] | None:
     """Indices of layers with all adjacent pairs of kinds, the first and the last among them; None: all are needed.
 
     A kind that several layers have is kept twice: passes treat what is shared otherwise than what is alone.
     """
-    for times in (1, 2):
+    for times in range(pairs, 3):
         indices = _walk(kinds, times)
         kept = Counter(kinds[index] for index in indices)
         if set(pairwise(kinds[index] for index in indices)) != set(pairwise(kinds)):
