@@ -39,7 +39,7 @@ class Export:
     def __call__(self, source: "Source", directory: Path, *, with_float32: bool = False) -> "list[Built]":
         """The files in ``directory``; ``with_float32``: also what quantized ones are made from, in `FLOAT32`."""
         from posexport.conversion.export.build import build
-        from posexport.conversion.export.repeated_layers import few_layers
+        from posexport.conversion.export.by_layers.trace import few_layers
 
         few = few_layers(source)
         store = self.layout.store(source)

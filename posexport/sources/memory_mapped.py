@@ -15,15 +15,17 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from posexport.base.targets.dtypes import MODEL_DTYPE
 
 #: modules with more bytes of weights than this are mapped, and shared where small ones are copied
-LARGE = 1 << 30
+LARGE = 1 << 28
 #: parameters of fewer bytes are kept in memory
 LEAST = 1 << 20
 #: of the tensors that are mapped
@@ -60,6 +62,17 @@ def release(parameters: Iterable[nn.Parameter]) -> None:
         end = pages.end // mmap.PAGESIZE * mmap.PAGESIZE
         if end > start:
             pages.map.madvise(advise, start, end - start)
+
+
+def release_array(array: NDArray[Any]) -> None:
+    """Give the memory of an array back that is a view of a file's pages; of another one nothing."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    pages = base.obj if isinstance(base, memoryview) else base
+    advise = getattr(mmap, "MADV_DONTNEED", None)
+    if isinstance(pages, mmap.mmap) and advise is not None:
+        pages.madvise(advise)
 
 
 def copy_with_same_weights(module: _M) -> _M:

@@ -10,13 +10,13 @@ from posexport.base.options.recipe import Recipe
 from posexport.base.spec import CARRIED, ENCODER_SEQUENCE, SEQUENCE
 from posexport.base.targets.target import Target
 from posexport.conversion.export import context, defaults
+from posexport.conversion.export.by_layers.trace import trace_by_layers
 from posexport.conversion.export.half_inputs import with_precision
 from posexport.conversion.export.layout import BUNDLE, Layout
 from posexport.conversion.export.messages import without_onnx_errors
 from posexport.conversion.export.negotiate import IR_VERSION
-from posexport.conversion.export.repeated_layers import trace_by_layers
 from posexport.conversion.export.save import Store, fill_metadata, save
-from posexport.conversion.export.trace import as_traced
+from posexport.conversion.export.trace import as_traced, trace
 from posexport.conversion.export.written import Written, written_by
 from posexport.graph.lowering import functions
 from posexport.graph.lowering.functions import Chosen
@@ -124,7 +124,7 @@ def _lowered(source: Source, recipe: Recipe, few: Reduction | None, layout: Layo
     Functions are attached after everything that would inline them.
     """
     traced = as_traced(source)
-    model = trace_by_layers(traced, recipe.opset, few)
+    model = trace(traced, recipe.opset) if few is None else trace_by_layers(few, recipe.opset)
     model.ir_version = IR_VERSION
     target = Target(
         recipe.target,

@@ -14,6 +14,7 @@ from posexport.proof.quantized.match import Matched, Matcher, Matches, check
 from posexport.proof.quantized.module import AsStored, Form, biases_differ, forms
 from posexport.proof.quantized.read import read
 from posexport.proof.quantized.records import Array, StoredError, Use
+from posexport.sources import memory_mapped
 from posexport.sources.source import Source
 
 
@@ -33,9 +34,10 @@ def as_stored(
     Raises:
         StoredError: a weight of the file is not the definition's, or is quantized in a way that is not known.
     """
+    parameters = dict(source.module.named_parameters())
     matrices = {
         name: parameter.detach().numpy()
-        for name, parameter in source.module.named_parameters()
+        for name, parameter in parameters.items()
         if parameter.ndim >= 2 and parameter.is_floating_point()
     }
     everywhere = None if matches else _Everywhere(matrices, _vectors(source.module), quantizer)
@@ -43,7 +45,9 @@ def as_stored(
 
     def zeros(name: str) -> set[int]:
         array = matrices[name]
-        return set(np.flatnonzero(~array.reshape(len(array), -1).any(1)).tolist())
+        found = np.flatnonzero(~array.reshape(len(array), -1).any(1))
+        memory_mapped.release([parameters[name]])
+        return set(found.tolist())
 
     by_file: dict[str, dict[tuple[str, bool], Form]] = {}
     # one file may be two parts, of the same inputs

@@ -170,7 +170,7 @@ def biases_differ(matches: Sequence[tuple[Use, Matched]], biases: Mapping[str, A
 
 
 _aten = torch.ops.aten
-#: bytes of stored weights that are kept unpacked; above it they are unpacked where they are read
+#: bytes of stored weights up to which they are kept unpacked; of more, each is unpacked where it is read
 _KEPT = 1 << 30
 #: bytes of a matrix above which so many of its rows are unpacked at once: a vocabulary's
 _AT_ONCE, _ROWS = 1 << 28, 1 << 13
@@ -204,12 +204,12 @@ class AsStored(nn.Module):
     def matrix(self, form: Form, like: Tensor) -> Tensor:
         """Returns the matrix [N, K] of a form, [rows, K], in the type of ``like`` and where it is."""
         key = id(form), like.dtype, like.device
-        if key not in self._matrices:
-            matrix = form.matrix(like.dtype).to(like.device)
-            if sum(stored.nbytes for stored in self._matrices.values()) + matrix.nbytes > _KEPT:
-                return matrix
+        if key in self._matrices:
+            return self._matrices[key]
+        matrix = form.matrix(like.dtype).to(like.device)
+        if sum({id(each): each.nbytes(like.dtype) for each in self._forms.values()}.values()) <= _KEPT:
             self._matrices[key] = matrix
-        return self._matrices[key]
+        return matrix
 
     def known(self) -> "_StoredParameters":
         return _StoredParameters(self.original, self._forms)

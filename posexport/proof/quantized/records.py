@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.sources import memory_mapped
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -237,7 +238,9 @@ class Packed:
         return len(self._packed)
 
     def __getitem__(self, channels: Any) -> Array:
-        return unpacked(self._packed[channels], self._bits)[:, : self._width]
+        some = unpacked(self._packed[channels], self._bits)[:, : self._width]
+        memory_mapped.release_array(self._packed)
+        return some
 
 
 def unpacked(packed: Array, bits: int) -> Array:

@@ -72,8 +72,8 @@ class Replaced(Protocol):
     def __call__(self, parameter: nn.Parameter, /, *, lookup: bool) -> bool: ...
 
 
-#: bytes that are cast at a time
-_PIECE = 1 << 24
+#: bytes that are cast at a time, and those of a weight above which its product is computed in such pieces
+_PIECE, _WHOLE = 1 << 24, 1 << 27
 #: the attribute of a cast copy that is the parameter it was cast from
 ORIGIN = "_posexport_origin"
 
@@ -96,6 +96,15 @@ class Reader:
             return nn.functional.embedding(ids, self._stand_in(table))
         return nn.functional.embedding(ids, table).to(self.dtype)
 
+    def linear(self, weight: nn.Parameter, bias: nn.Parameter | None, x: Tensor) -> Tensor:
+        """A linear layer whose weight is cast so many rows at a time: a head's is the largest of a model."""
+        offset = None if bias is None else self.read(bias)
+        if self._replaced(weight, lookup=False):
+            return nn.functional.linear(x, self._stand_in(weight), offset)
+        parts = [nn.functional.linear(x, rows.to(self.dtype)) for rows in _pieces(weight)]
+        y = torch.cat(parts, -1)
+        return y if offset is None else y + offset
+
     def _stand_in(self, parameter: nn.Parameter) -> nn.Parameter:
         """Of the shape and type of the cast copy, and NaN where it is read after all."""
         nan = torch.full((), torch.nan, dtype=self.dtype).expand(parameter.shape)
@@ -110,7 +119,7 @@ class Reader:
         """``parameter`` itself, or its cast copy."""
         if _real(parameter) and self._replaced(parameter, lookup=False):
             return self._stand_in(parameter)
-        if parameter is not self._last and parameter.numel() * parameter.element_size() >= memory_mapped.LEAST:
+        if parameter is not self._last and _bytes(parameter) >= memory_mapped.LEAST:
             self.release()
             self._last = parameter
         if parameter.dtype == self.dtype or not _real(parameter):
@@ -124,16 +133,26 @@ class Reader:
         self._last = None
 
 
+def _bytes(parameter: nn.Parameter) -> int:
+    return parameter.numel() * parameter.element_size()
+
+
+def _pieces(parameter: nn.Parameter) -> Iterator[Tensor]:
+    """Rows of ``parameter``, `_PIECE` bytes at a time."""
+    rows = max(1, parameter.shape[0] * _PIECE // _bytes(parameter))
+    for start in range(0, parameter.shape[0], rows):
+        yield parameter.detach()[start : start + rows]
+        memory_mapped.release([parameter])
+
+
 def _cast(parameter: nn.Parameter, dtype: torch.dtype) -> Tensor:
     """``parameter`` in ``dtype``, page by page."""
-    size = parameter.numel() * parameter.element_size()
-    if size <= _PIECE:
+    if _bytes(parameter) <= _PIECE:
         return parameter.detach().to(dtype)
-    rows = max(1, parameter.shape[0] * _PIECE // size)
-    cast = torch.empty_like(parameter, dtype=dtype)
-    for start in range(0, parameter.shape[0], rows):
-        cast[start : start + rows] = parameter.detach()[start : start + rows]
-        memory_mapped.release([parameter])
+    cast, start = torch.empty_like(parameter, dtype=dtype), 0
+    for rows in _pieces(parameter):
+        cast[start : start + len(rows)] = rows
+        start += len(rows)
     return cast
 
 
@@ -174,6 +193,8 @@ def sharing(module: nn.Module, reader: Reader) -> nn.Module:
         submodule.__dict__["_parameters"] = _Parameters(parameters, reader)
         if type(submodule) is nn.Embedding and submodule.max_norm is None:
             submodule.forward = partial(reader.rows, parameters["weight"])  # type: ignore[method-assign]
+        elif type(submodule) is nn.Linear and _bytes(parameters["weight"]) > _WHOLE:
+            submodule.forward = partial(reader.linear, parameters["weight"], parameters["bias"])  # type: ignore[method-assign]
         for name, buffer in submodule.__dict__["_buffers"].items():
             if buffer is not None and _real(buffer):
                 submodule.__dict__["_buffers"][name] = buffer.to(reader.dtype)

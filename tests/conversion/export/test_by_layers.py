@@ -1,0 +1,174 @@
+"""Models of many equal layers are traced by a few of them: the graph must be the one of all layers' trace."""
+
+import ast
+import copy
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+from posexport.conversion.export.by_layers import trace as by_layers
+from posexport.conversion.export.by_layers.levels import UnlikeError, names_by_parameter
+from posexport.conversion.export.trace import as_traced, trace
+from posexport.proof.full_model.records import Stack
+from posexport.proof.reduced import reduction
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
+from posexport.sources.source import Source
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+OPSET = 23
+#: one of each family whose layers are in a list and are not one layer's weights
+FAMILIES = [
+    "bart-forconditionalgeneration",
+    "bert-lmheadmodel",
+    "bert-relative_key_query",
+    "bloom-forcausallm",
+    "deberta-v2-formaskedlm",
+    "esm-activation-model",
+    "falcon-forcausallm",
+    "falcon-old-forcausallm",
+    "gemma3-forcausallm",
+    "gpt2-lmheadmodel",
+    "gpt_bigcode-forcausallm",
+    "gpt_neo-forcausallm",
+    "gpt_neox-forcausallm",
+    "gptj-forcausallm",
+    "granite-forcausallm",
+    "llama-forcausallm",
+    "marian-mtmodel",
+    "mbart-forconditionalgeneration",
+    "megatron-bert-absolute",
+    "mistral-forcausallm",
+    "modernbert-formaskedlm",
+    "t5-encodermodel",
+    "t5-forconditionalgeneration",
+    "whisper-forconditionalgeneration",
+]
+
+
+def grown(source: Source) -> Source:
+    """``source`` with three times as many layers and more, each with weights of its own."""
+    module = reduction.copy_with_same_weights(source.module)
+    names = names_by_parameter(source.module)
+    paths: list[str] = []
+    for path, stack in list(module.named_modules()):
+        if not isinstance(stack, nn.ModuleList) or len(stack) < 2 or path.startswith(tuple(f"{p}." for p in paths)):
+            continue
+        paths.append(path)
+        indices = [*range(len(stack) - 1)] * 3 + [len(stack) - 1] if len(stack) > 2 else [0] * 5 + [1]
+        owner, _, attribute = path.rpartition(".")
+        assert reduction._keep(module.get_submodule(owner), attribute, indices) is None
+        # what several layers or other parts share stays one parameter
+        shared = {id(p): p for p, each in names.items() if len({_layer(name, path) for name in each}) > 1}
+        layers = nn.ModuleList(copy.deepcopy(layer, dict(shared)) for layer in module.get_submodule(path))
+        for number, layer in enumerate(layers):
+            torch.manual_seed(number)
+            for parameter in layer.parameters():
+                if id(parameter) not in shared:
+                    parameter.data = torch.randn_like(parameter)
+        setattr(module.get_submodule(owner), attribute, layers)
+    many = reduction._source(source, module.eval(), None)
+    return msgspec.structs.replace(many, parts=many.module.parts)
+
+
+def _layer(name: str, path: str) -> str:
+    return name.removeprefix(f"{path}.").partition(".")[0] if name.startswith(f"{path}.") else ""
+
+
+def content(model: ir.Model) -> list[Any]:
+    """What a graph computes, without the names of its values: equal for equal graphs."""
+    digests: dict[ir.Value, str] = {}
+    axes = {value: [str(size) for size in value.shape or ()] for value in model.graph.inputs}
+    for value in model.graph.initializers.values():
+        assert value.const_value is not None
+        array = np.ascontiguousarray(value.const_value.numpy())
+        digests[value] = hashlib.sha256(array.tobytes()).hexdigest() + str(array.shape)
+    digests |= {value: str(value.name) for value in model.graph.inputs}
+    for node in model.graph:
+        read = [None if value is None else digests[value] for value in node.inputs]
+        if node.op_type == "Shape" and node.inputs[0] in axes:  # any input with this axis says its size
+            start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", 99)
+            read = axes[node.inputs[0]][start:end]
+        attributes = sorted((name, str(attribute.value)) for name, attribute in node.attributes.items())
+        *modules, _ = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "['']"))
+        described = repr((node.domain, node.op_type, attributes, read, modules))
+        for number, output in enumerate(node.outputs):
+            digests[output] = hashlib.sha256(f"{described} {number}".encode()).hexdigest()
+    outputs = [(value.name, str(value.shape), digests[value]) for value in model.graph.outputs]
+    return [[(value.name, str(value.shape)) for value in model.graph.inputs], outputs, len(list(model.graph))]
+
+
+def compare(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_layers, "LARGE", 0)
+    few = by_layers.few_layers(source)
+    assert few
+    for file, graph in source.graphs.items():
+        if file in few:
+            assert content(by_layers.repeated(few[file], OPSET)) == content(trace(as_traced(graph), OPSET)), file
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.all) for name in FAMILIES])
+def test_the_graph_is_that_of_all_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(grown(load_source(str(GOLDEN / name), LoadOptions())), monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["encoder-rope", pytest.param("decoder-rope", marks=pytest.mark.all)])
+def test_a_built_in_model_is_repeated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(load_source(name, LoadOptions(settings=("layers=5", "hidden=120", "heads=5", "vocab=300"))), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "traced"),
+    [
+        ("AAAAAA", [0, 1, 1, 1, 1, 2]),
+        ("ABABABAB", [0, 1, 2, 1, 2, 1, 2, 5]),
+        ("BAAAAA", [0, 1, 2, 2, 2, 3]),
+        ("AABAABAAB", [0, 1, 2, 3, 1, 2, 3, 1, 7]),
+        ("AAAAAB", [0, 1, 1, 1, 2, 3]),
+    ],
+)
+def test_a_layer_is_what_follows_layers_of_its_kinds(kinds: str, traced: list[int]) -> None:
+    kept = reduction.chosen(kinds, 2)
+    assert kept is not None
+    assert by_layers.chosen_for(Stack(list(kinds), kept)) == traced
+
+
+def test_layers_that_no_traced_one_stands_for_are_refused() -> None:
+    with pytest.raises(UnlikeError):
+        by_layers.chosen_for(Stack(list("AABBA"), [0, 4]))
+
+
+class Numbered(nn.Module):
+    """A layer that computes with its number, which no attribute says."""
+
+    def __init__(self, layer: nn.Module, number: int) -> None:
+        super().__init__()
+        self.layer, self._number = layer, number
+
+    def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return self.layer(x * (1 + self._number), *args, **kwargs)
+
+
+@pytest.mark.all
+def test_layers_that_compute_with_their_numbers_are_all_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = load_source("encoder-rope", LoadOptions(settings=("layers=5", "hidden=40", "heads=5", "vocab=300")))
+    stack = next(path for path, module in source.module.named_modules() if isinstance(module, nn.ModuleList))
+    owner, _, attribute = stack.rpartition(".")
+    layers = source.module.get_submodule(stack)
+    setattr(
+        source.module.get_submodule(owner),
+        attribute,
+        nn.ModuleList(Numbered(layer, number) for number, layer in enumerate(layers)),
+    )
+    monkeypatch.setattr(by_layers, "LARGE", 0)
+    few = by_layers.few_layers(source)["model.onnx"]
+    with pytest.raises(UnlikeError):
+        by_layers.repeated(few, OPSET)
+    assert content(by_layers.trace_by_layers(few, OPSET)) == content(trace(source, OPSET))
