@@ -87,6 +87,24 @@ def test_recorded_pythons_are_claimed_and_passed() -> None:
     assert not [name for record in records.values() for name in record["failed"]]
 
 
+@pytest.mark.parametrize("which", ["lowest", "torch", "newest"])
+def test_bounds_are_pins_of_an_environment(which: str) -> None:
+    """What ci/lowest/run installs, and what it recorded."""
+    line = [sys.executable, "ci/lowest/requirements.py", which]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
+    pins = dict(each.partition("==")[::2] for each in done.stdout.split())
+    assert pins.keys() == names([*BASE, "posexport[onnxruntime,export,hub,plots]"]) | {"pytest", "hypothesis"}
+    assert (pins["numpy"], pins["torch"]) == {
+        "lowest": ("1.26", "2.13.0"),
+        "torch": ("1.26", "2.11"),
+        "newest": ("", ""),
+    }[which]
+    record = json.loads((ROOT / "ci" / "results" / "versions.json").read_text(encoding="utf-8"))[which]
+    assert record["failed"] == []
+    assert all(record[name].startswith(pin) for name, pin in pins.items() if name in record)
+
+
+
 def settings_of_setup(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
     """What setup.py says in ``folder``."""
     said: list[dict[str, Any]] = []
