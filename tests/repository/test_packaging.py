@@ -104,7 +104,6 @@ def test_bounds_are_pins_of_an_environment(which: str) -> None:
     assert all(record[name].startswith(pin) for name, pin in pins.items() if name in record)
 
 
-
 def settings_of_setup(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
     """What setup.py says in ``folder``."""
     said: list[dict[str, Any]] = []

@@ -33,10 +33,23 @@ def without_encoding(path: Path) -> list[int]:
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("read_text", "write_text"):
             arguments = len(node.args) - (node.func.attr == "write_text")
             lines += [node.lineno] if arguments < 1 else []
-        elif getattr(node.func, "id", getattr(node.func, "attr", "")) in ("open", "fdopen"):
+        elif any(each.arg == "text" and getattr(each.value, "value", False) is True for each in node.keywords):
+            lines.append(node.lineno)
+        elif getattr(node.func, "id", getattr(node.func, "attr", "")) in ("open", "fdopen", "TemporaryFile"):
             modes = [each.value for each in [*node.args, *(key.value for key in node.keywords)] if is_mode(each)]
             lines += [node.lineno] if modes and not any("b" in mode for mode in modes) else []
     return lines
+
+
+def with_the_systems_newlines(path: Path) -> list[int]:
+    """Lines that write text whose bytes depend on the system, where files have hashes and go to other machines."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "write_text"
+        and not any(each.arg == "newline" for each in node.keywords)
+    ]
 
 
 def is_mode(node: ast.expr) -> bool:
@@ -46,8 +59,17 @@ def is_mode(node: ast.expr) -> bool:
 def test_every_text_file_has_an_encoding(tmp_path: Path) -> None:
     wrong = {path.relative_to(ROOT).as_posix(): lines for path in SOURCES if (lines := without_encoding(path))}
     assert not wrong
-    (tmp_path / "x.py").write_text("p.read_text()\np.open('w')\nopen(p, 'rb')\np.write_text(t, encoding='utf-8')\n")
-    assert without_encoding(tmp_path / "x.py") == [1, 2]
+    (tmp_path / "x.py").write_text(
+        "p.read_text()\np.open('w')\nopen(p, 'rb')\np.write_text(t, encoding='utf-8')\nrun(text=True)\n"
+    )
+    assert without_encoding(tmp_path / "x.py") == [1, 2, 5]
+
+
+def test_text_files_have_the_same_bytes_on_every_system(tmp_path: Path) -> None:
+    wrong = {path.relative_to(ROOT).as_posix(): lines for path in SOURCES if (lines := with_the_systems_newlines(path))}
+    assert not wrong
+    (tmp_path / "x.py").write_text("p.write_text(t, encoding='utf-8', newline='\\n')\np.write_text(t)\n")
+    assert with_the_systems_newlines(tmp_path / "x.py") == [2]
 
 
 def posexport_command(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
