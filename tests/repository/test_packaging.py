@@ -19,6 +19,7 @@ import setuptools
 from click.testing import CliRunner
 
 import posexport
+from ci.artefacts import contents
 from posexport.base.system import extras
 from posexport.cli import group, main
 from posexport.errors import PosexportError
@@ -129,6 +130,29 @@ def test_models_are_found_where_a_checkout_has_no_links(tmp_path: Path, monkeypa
     settings = settings_of_setup(monkeypatch, tmp_path)
     assert settings["packages"] == ["posexport", "posexport.models"]
     assert settings["package_dir"] == {"posexport.models": "models"}
+
+
+def test_faults_of_a_wheel_are_found(tmp_path: Path) -> None:
+    wheel, headers = tmp_path / "x.whl", "Requires-Python: >=3.11\nLicense-Expression: Apache-2.0\n"
+    files = {
+        **dict.fromkeys([*contents.NEEDED, "LICENSE", "a.jinja", "posexport/testing/smoke/embedder/model.onnx"], b""),
+        "x.dist-info/METADATA": headers.encode(),
+    }
+
+    def faults(**changed: bytes) -> list[str]:
+        with zipfile.ZipFile(wheel, "w") as written:
+            for name, data in {**files, **changed}.items():
+                written.writestr(name, data)
+        return list(contents.faults(wheel, ">=3.11"))
+
+    assert faults() == []
+    assert faults(**{"tests/x.py": b""}) == ["tests/x.py does not belong there"]
+    assert faults(**{"x.json": b'"/home/me/x"'}) == ["x.json holds the path /home/me"]
+    large = bytes(contents.LARGEST_DATA)
+    assert faults(**{"x.bin": large + b"1"}) == ["what is no code has 120001 bytes, more than 120000"]
+    assert faults(**{"x.dist-info/METADATA": b"Requires-Python: >=3\n"})[0] == "its Requires-Python is >=3, not >=3.11"
+    files.pop("posexport/py.typed")
+    assert faults() == ["posexport/py.typed is missing"]
 
 
 def forget(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
