@@ -16,6 +16,7 @@ from posexport.base.system import machine
 from posexport.errors import PosexportError
 from posexport.inspect.audit.calls import process
 from posexport.run.bundle.manifest import FileEntry, decode, encode, is_portable
+from posexport.run.tokenizer import library
 from tests.tiny_bundle import MANIFEST
 
 ROOT = Path(__file__).parents[3]
@@ -133,6 +134,21 @@ def test_a_machine_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
     assert 0 < machine.available() < machine.total()
     assert posexport.load(EMBEDDER).encode(["a cat"]).shape == (1, 8)
+
+
+def test_large_files_of_a_tokenizer_are_copied_where_no_link_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError("A required privilege is not held by the client")
+
+    (tmp_path / "tokenizer.json").write_bytes(bytes(1_000_001))
+    for is_link in (True, False):
+        if not is_link:
+            monkeypatch.setattr(Path, "symlink_to", refused)
+        with library.folder({"a/tokenizer.json": tmp_path / "tokenizer.json"}) as folder:
+            copy = folder / "a" / "tokenizer.json"
+            assert (copy.stat().st_size, copy.is_symlink()) == (1_000_001, is_link)
 
 
 def test_the_memory_of_a_child_process_is_known_on_every_system() -> None:
