@@ -132,6 +132,23 @@ def test_models_are_found_where_a_checkout_has_no_links(tmp_path: Path, monkeypa
     assert settings["package_dir"] == {"posexport.models": "models"}
 
 
+#: names that NumPy 2 added; pyproject.toml allows 1.26
+SINCE_NUMPY_2 = (
+    "a(cos|sin|tan)h?|atan2|astype|bitwise_(count|invert|left_shift|right_shift)|bool|concat|"
+    "cumulative_(prod|sum)|isdtype|u?long|matrix_transpose|matvec|permute_dims|pow|strings|trapezoid|"
+    "unique_(all|counts|inverse|values)|unstack|vecdot|vecmat"
+)
+
+
+def test_names_of_numpy_are_those_of_its_lowest_version() -> None:
+    """A type annotation alone made the import fail; ci/lowest/run tries it."""
+    newer = re.compile(rf"\bnp\.({SINCE_NUMPY_2})\b")
+    assert newer.search("NDArray[np.bool]")
+    assert not newer.search("np.bool_, np.longlong, np.arccosh, np.power")
+    sources = [*(ROOT / "posexport").rglob("*.py"), *(ROOT / "models").glob("*.py")]
+    assert not [path for path in sources if newer.search(path.read_text(encoding="utf-8"))]
+
+
 def test_faults_of_a_wheel_are_found(tmp_path: Path) -> None:
     wheel, headers = tmp_path / "x.whl", "Requires-Python: >=3.11\nLicense-Expression: Apache-2.0\n"
     files = {
