@@ -10,7 +10,7 @@ import posexport
 from posexport.version import VERSION
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "tests" / "bundle" / "versions" / VERSION
+FOLDER = ROOT / "tests" / "run" / "bundle" / "versions" / VERSION
 GOLDEN = ROOT / "tests" / "golden"
 EMBEDDER = ROOT / "tests" / "embedders" / "bert-mean" / "model"
 SMALL = {"layers": 1, "hidden": 8, "heads": 2, "feedforward": 8, "vocab": 11}

@@ -296,7 +296,7 @@ def _copy_files(source: "Source", directory: Path) -> None:
         config = json.loads((directory / "config.json").read_bytes())
         config["id2label"] = dict(enumerate(source.labels))
         (directory / "config.json").write_text(
-            json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n"
         )
 
 

@@ -82,7 +82,7 @@ def tokenizer_files(
     steps = [*_CLEANED[clean], *([] if before is None else [before])]
     content["normalizer"] = {"type": "Sequence", "normalizers": steps}
     path = scratch_folder() / _TOKENIZER
-    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8", newline="\n")
     return {**copied, _TOKENIZER: path}, [_REPAIRS]
 
 

@@ -210,6 +210,7 @@ def test_remarks_are_kept_without_folders(tmp_path: Path) -> None:
     for sentence, source, right in (
         ("/home/me/bert/config.json sets x, see /etc/hosts", "/home/me/bert", "config.json sets x, see hosts"),
         ("to/my bert/config.json sets x", "to/my bert/", "config.json sets x"),
+        (r"C:\My files\bert\config.json sets x", r"C:\My files\bert", "config.json sets x"),
         ("8 and/or 9 of 3/4: https://a.b/c/d", "./x", "8 and/or 9 of 3/4: https://a.b/c/d"),
     ):
         assert without_folders(sentence, source) == right

@@ -19,6 +19,7 @@ import setuptools
 from click.testing import CliRunner
 
 import posexport
+from ci.artefacts import contents
 from posexport.base.system import extras
 from posexport.cli import group, main
 from posexport.errors import PosexportError
@@ -87,6 +88,24 @@ def test_recorded_pythons_are_claimed_and_passed() -> None:
     assert not [name for record in records.values() for name in record["failed"]]
 
 
+@pytest.mark.parametrize("which", ["lowest", "torch", "newest"])
+def test_bounds_are_pins_of_an_environment(which: str) -> None:
+    """What ci/lowest/run installs, and what it recorded."""
+    line = [sys.executable, "ci/lowest/requirements.py", which]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
+    pins = dict(each.partition("==")[::2] for each in done.stdout.split())
+    assert pins.keys() == names([*BASE, "posexport[onnxruntime,export,hub,plots]"]) | {"pytest", "hypothesis"}
+    assert (pins["numpy"], pins["torch"]) == {
+        "lowest": ("1.26", "2.13.0"),
+        "torch": ("1.26", "2.11"),
+        "newest": ("", ""),
+    }[which]
+    records = json.loads((ROOT / "ci" / "results" / "versions.json").read_text(encoding="utf-8"))
+    record = records.get(which, {"failed": []})
+    assert record["failed"] == []
+    assert all(record[name].startswith(pin) for name, pin in pins.items() if name in record)
+
+
 def settings_of_setup(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
     """What setup.py says in ``folder``."""
     said: list[dict[str, Any]] = []
@@ -112,6 +131,46 @@ def test_models_are_found_where_a_checkout_has_no_links(tmp_path: Path, monkeypa
     settings = settings_of_setup(monkeypatch, tmp_path)
     assert settings["packages"] == ["posexport", "posexport.models"]
     assert settings["package_dir"] == {"posexport.models": "models"}
+
+
+#: names that NumPy 2 added; pyproject.toml allows 1.26
+SINCE_NUMPY_2 = (
+    "a(cos|sin|tan)h?|atan2|astype|bitwise_(count|invert|left_shift|right_shift)|bool|concat|"
+    "cumulative_(prod|sum)|isdtype|u?long|matrix_transpose|matvec|permute_dims|pow|strings|trapezoid|"
+    "unique_(all|counts|inverse|values)|unstack|vecdot|vecmat"
+)
+
+
+def test_names_of_numpy_are_those_of_its_lowest_version() -> None:
+    """A type annotation alone made the import fail; ci/lowest/run tries it."""
+    newer = re.compile(rf"\bnp\.({SINCE_NUMPY_2})\b")
+    assert newer.search("NDArray[np.bool]")
+    assert not newer.search("np.bool_, np.longlong, np.arccosh, np.power")
+    sources = [*(ROOT / "posexport").rglob("*.py"), *(ROOT / "models").glob("*.py")]
+    assert not [path for path in sources if newer.search(path.read_text(encoding="utf-8"))]
+
+
+def test_faults_of_a_wheel_are_found(tmp_path: Path) -> None:
+    wheel, headers = tmp_path / "x.whl", "Requires-Python: >=3.11\nLicense-Expression: Apache-2.0\n"
+    files = {
+        **dict.fromkeys([*contents.NEEDED, "LICENSE", "a.jinja", "posexport/testing/smoke/embedder/model.onnx"], b""),
+        "x.dist-info/METADATA": headers.encode(),
+    }
+
+    def faults(**changed: bytes) -> list[str]:
+        with zipfile.ZipFile(wheel, "w") as written:
+            for name, data in {**files, **changed}.items():
+                written.writestr(name, data)
+        return list(contents.faults(wheel, ">=3.11"))
+
+    assert faults() == []
+    assert faults(**{"tests/x.py": b""}) == ["tests/x.py does not belong there"]
+    assert faults(**{"x.json": b'"/home/me/x"'}) == ["x.json holds the path /home/me"]
+    large = bytes(contents.LARGEST_DATA)
+    assert faults(**{"x.bin": large + b"1"}) == ["what is no code has 120001 bytes, more than 120000"]
+    assert faults(**{"x.dist-info/METADATA": b"Requires-Python: >=3\n"})[0] == "its Requires-Python is >=3, not >=3.11"
+    files.pop("posexport/py.typed")
+    assert faults() == ["posexport/py.typed is missing"]
 
 
 def forget(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:

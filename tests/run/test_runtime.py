@@ -133,7 +133,7 @@ def test_cuda_without_its_libraries_names_what_is_missing(capfd, monkeypatch):
     assert capfd.readouterr() == ("", "")
     missing = (
         r"the library lib\S+\.so\S* is missing|the libraries lib.* are missing: pip install nvidia-"
-        r"|no usable CUDA device|built without it"
+        r"|no usable CUDA device|the NVIDIA driver|built without it"
     )
     assert re.search(missing, str(caught.value))
     make_session(tiny_model().SerializeToString())  # and the CPU still works

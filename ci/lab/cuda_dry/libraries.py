@@ -36,6 +36,8 @@ def missing() -> str | None:
     cuda = _cuda_version()
     if cuda not in _DEVICE_PROP_SIZE:
         return f"the installed onnxruntime-gpu is built for CUDA {cuda}, and the stand-ins are those of CUDA 13"
+    if find_spec("nvidia") is not None:
+        return "NVIDIA's wheels are installed and would be loaded, not the stand-ins; take PyTorch's build for the CPU"
     return None
 
 

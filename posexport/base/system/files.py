@@ -93,8 +93,9 @@ def without_folders(sentence: str, source: object) -> str:
         >>> without_folders("/home/me/bert/config.json sets x, see /etc/hosts", "/home/me/bert")
         'config.json sets x, see hosts'
     """
-    if isinstance(source, str) and source.strip("/."):
-        sentence = sentence.replace(f"{source.rstrip('/')}/", "")
+    if isinstance(source, str) and source.strip("/\\."):
+        folder = re.escape(source.rstrip("/\\"))
+        sentence = re.sub(rf"{folder}[/\\]", "", sentence)
     return _FOLDERS.sub("", sentence)
 
 

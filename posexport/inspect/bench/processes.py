@@ -43,7 +43,7 @@ def run(module: str, arguments: Sequence[str], *, python: str | None = None, sec
     Raises:
         FailedError: it failed, with the exception that it printed on stderr, or took more than ``seconds``.
     """
-    with tempfile.TemporaryFile("w+") as out:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as out:
         child = _Child(module, arguments, python, seconds, subprocess.DEVNULL, out)
         try:
             peak = child.wait()
@@ -66,10 +66,16 @@ class _Child:
         stdout: int | IO[Any],
     ) -> None:
         self._started, self._seconds = time.perf_counter(), seconds
-        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
+        # closed with the process
+        self._err = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         command = [python or sys.executable, "-P", "-c", _RUN.format(root=str(_ROOT), module=module), *arguments]
         # it reaches for nothing outside
-        alone = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
+        alone = {
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONIOENCODING": "utf-8",
+            "PYTHONWARNINGS": "ignore",
+        }
         self._child = subprocess.Popen(
             command, stdin=stdin, stdout=stdout, stderr=self._err, env={**os.environ, **alone}
         )

@@ -53,7 +53,7 @@ def commit() -> str | None:
 
     def git(*arguments: str) -> str:
         done = subprocess.run(
-            ("git", *arguments), cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+            ("git", *arguments), cwd=Path(__file__).parent, capture_output=True, encoding="utf-8", check=True
         )
         return done.stdout.strip()
 

@@ -202,7 +202,7 @@ def copy_without_paths(source: Path, copy: Path) -> None:
             content = None  # the reader of the file reports it
         cleaned = _without_paths(content)
         if cleaned != content:
-            copy.write_text(json.dumps(cleaned, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            copy.write_text(json.dumps(cleaned, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
             return
     shutil.copyfile(source, copy)
 

@@ -31,8 +31,9 @@ def folder(files: Mapping[str, Path]) -> Iterator[Path]:
                 continue
             copy.parent.mkdir(parents=True, exist_ok=True)
             if path.stat().st_size > 1_000_000:
-                copy.symlink_to(path.resolve())
-            else:
+                with contextlib.suppress(OSError):  # Windows makes links for some users only
+                    copy.symlink_to(path.resolve())
+            if not copy.exists():
                 shutil.copyfile(path, copy)
         yield Path(name)
 

@@ -61,7 +61,7 @@ def _write(deployment: Deployment, folder: Path) -> None:
         for weights in graph.weights:
             shutil.copyfile(locate(deployment.bundle, weights), version / Path(weights).name)
         text = render(TRITON, "config.pbtxt.part", graph=graph, deployment=deployment)
-        version.with_name("config.pbtxt").write_text(text, encoding="utf-8")
+        version.with_name("config.pbtxt").write_text(text, encoding="utf-8", newline="\n")
     if has_tokenizer(deployment.manifest):
         from posexport.run.texts import TOKENIZER
 

@@ -148,7 +148,7 @@ def _render(engine: Engine, deployment: Deployment, folder: Path) -> list[str]:
         values |= owner.values(deployment)
         templates |= dict.fromkeys(template_names(owner), owner)
     for name, owner in templates.items():
-        (folder / name).write_text(render(owner, name, **values), encoding="utf-8")
+        (folder / name).write_text(render(owner, name, **values), encoding="utf-8", newline="\n")
     return sorted(templates)
 
 

@@ -50,7 +50,7 @@ def write(directory: Path, source: Source) -> None:
     # genai passes keys that it does not know to ONNX Runtime: without these, int8 saturates on some processors, and
     # denormal probabilities are slow
     options = numeric_options(directory / MODEL)
-    (directory / FILE).write_text(json.dumps(config(source, options), indent=4) + "\n", encoding="utf-8")
+    (directory / FILE).write_text(json.dumps(config(source, options), indent=4) + "\n", encoding="utf-8", newline="\n")
 
 
 def config(source: Source, session_options: Mapping[str, str]) -> dict[str, Any]:

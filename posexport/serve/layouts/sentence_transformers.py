@@ -82,7 +82,7 @@ def _weighs_words(source: Source) -> bool:
 
 
 def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
 
 
 def loading_line(directory: Path) -> str:

@@ -70,7 +70,7 @@ def write(directory: Path, _source: Source) -> None:
     if config.get("model_type") in OLDER:
         changed |= {key: older(words) for key in LISTS if (words := config.get(key))}
     if changed != config:
-        path.write_text(json.dumps(changed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(changed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
 
 
 TRANSFORMERS_JS = Layout(

@@ -16,6 +16,7 @@ from posexport.base.system import machine
 from posexport.errors import PosexportError
 from posexport.inspect.audit.calls import process
 from posexport.run.bundle.manifest import FileEntry, decode, encode, is_portable
+from posexport.run.tokenizer import library
 from tests.tiny_bundle import MANIFEST
 
 ROOT = Path(__file__).parents[3]
@@ -33,10 +34,23 @@ def without_encoding(path: Path) -> list[int]:
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("read_text", "write_text"):
             arguments = len(node.args) - (node.func.attr == "write_text")
             lines += [node.lineno] if arguments < 1 else []
-        elif getattr(node.func, "id", getattr(node.func, "attr", "")) in ("open", "fdopen"):
+        elif any(each.arg == "text" and getattr(each.value, "value", False) is True for each in node.keywords):
+            lines.append(node.lineno)
+        elif getattr(node.func, "id", getattr(node.func, "attr", "")) in ("open", "fdopen", "TemporaryFile"):
             modes = [each.value for each in [*node.args, *(key.value for key in node.keywords)] if is_mode(each)]
             lines += [node.lineno] if modes and not any("b" in mode for mode in modes) else []
     return lines
+
+
+def with_the_systems_newlines(path: Path) -> list[int]:
+    """Lines that write text whose bytes depend on the system, where files have hashes and go to other machines."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "write_text"
+        and not any(each.arg == "newline" for each in node.keywords)
+    ]
 
 
 def is_mode(node: ast.expr) -> bool:
@@ -46,8 +60,17 @@ def is_mode(node: ast.expr) -> bool:
 def test_every_text_file_has_an_encoding(tmp_path: Path) -> None:
     wrong = {path.relative_to(ROOT).as_posix(): lines for path in SOURCES if (lines := without_encoding(path))}
     assert not wrong
-    (tmp_path / "x.py").write_text("p.read_text()\np.open('w')\nopen(p, 'rb')\np.write_text(t, encoding='utf-8')\n")
-    assert without_encoding(tmp_path / "x.py") == [1, 2]
+    (tmp_path / "x.py").write_text(
+        "p.read_text()\np.open('w')\nopen(p, 'rb')\np.write_text(t, encoding='utf-8')\nrun(text=True)\n"
+    )
+    assert without_encoding(tmp_path / "x.py") == [1, 2, 5]
+
+
+def test_text_files_have_the_same_bytes_on_every_system(tmp_path: Path) -> None:
+    wrong = {path.relative_to(ROOT).as_posix(): lines for path in SOURCES if (lines := with_the_systems_newlines(path))}
+    assert not wrong
+    (tmp_path / "x.py").write_text("p.write_text(t, encoding='utf-8', newline='\\n')\np.write_text(t)\n")
+    assert with_the_systems_newlines(tmp_path / "x.py") == [2]
 
 
 def posexport_command(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
@@ -111,6 +134,21 @@ def test_a_machine_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
     assert 0 < machine.available() < machine.total()
     assert posexport.load(EMBEDDER).encode(["a cat"]).shape == (1, 8)
+
+
+def test_large_files_of_a_tokenizer_are_copied_where_no_link_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError("A required privilege is not held by the client")
+
+    (tmp_path / "tokenizer.json").write_bytes(bytes(1_000_001))
+    for is_link in (True, False):
+        if not is_link:
+            monkeypatch.setattr(Path, "symlink_to", refused)
+        with library.folder({"a/tokenizer.json": tmp_path / "tokenizer.json"}) as folder:
+            copy = folder / "a" / "tokenizer.json"
+            assert (copy.stat().st_size, copy.is_symlink()) == (1_000_001, is_link)
 
 
 def test_the_memory_of_a_child_process_is_known_on_every_system() -> None:

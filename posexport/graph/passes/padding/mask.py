@@ -125,7 +125,7 @@ def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes
     return mask if all(_drops(model, feeds, value, real) for value in values) else _KEEPS.format(mask.name)
 
 
-def _drops(model: ir.Model, feeds: Mapping[ir.Value, NDArray[Any]], value: ir.Value, real: NDArray[np.bool]) -> bool:
+def _drops(model: ir.Model, feeds: Mapping[ir.Value, NDArray[Any]], value: ir.Value, real: NDArray[np.bool_]) -> bool:
     """Whether the mask ``value`` masks every token that is not ``real`` [B, S], and not all of the first row."""
     subgraph = Subgraph(model, [value], list(feeds))
     known = subgraph.run(feeds) if subgraph.is_standard else None

@@ -75,7 +75,7 @@ def read_checkpoint(path: Path) -> dict[str, Stored]:
         raise PosexportError(f"--against {path}: no such folder or .safetensors file; give a checkpoint's folder")
     tensors: dict[str, Stored] = {}
     for file in _files(path):
-        below = "" if file.parent == path else f"{file.parent.relative_to(path)}/"
+        below = "" if file.parent == path else f"{file.parent.relative_to(path).as_posix()}/"
         tensors.update({below + name: tensor for name, tensor in _tensors(file)})
     if tensors:
         return tensors

@@ -17,7 +17,7 @@ class Memory:
         """From here on growth is counted."""
         self._before = peak()
         try:
-            _CLEAR.write_text("5", encoding="ascii")  # Linux: resets the peak to the current size
+            _CLEAR.write_bytes(b"5")  # Linux: resets the peak to the current size
         except OSError:
             self._base = self._before
         else:
