@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from posexport.sources.load_options import Shown
     from posexport.sources.source import Source
 
+#: the rank of a batch of images
+_OF_IMAGES = 4
+
 
 def retry_shown(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
     """Raises ShownError where a line branches by a size, and the graph may have the wrong side."""
@@ -64,17 +67,19 @@ def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", fail
 def retry_fixed(source: "Source", shown: "Shown", failed: "FixedAxisError") -> None:
     """Raises ShownError where the trace fixed an axis that the module may do without: one like channels or frames.
 
-    Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T]; or the module takes few
-    sizes of it, as those that are cut into a fixed number of patches.
+    Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T]; or it is an image's, whose
+    sides must be equal; or the module takes few sizes of it, as those that are cut into a fixed number of patches.
     """
     axes = next(spec.axes for spec in source.inputs if spec.name == failed.input_name)
     axis, place = axes[failed.number], (failed.input_name, failed.number)
+    members = {(spec.name, n) for spec in source.inputs for n, other in enumerate(spec.axes) if other == axis}
     others = [other for other in axes if isinstance(other, str) and other not in (axis, BATCH)]
     least, most = source.limits.min_sizes.get(str(axis), 1), source.limits.max_sizes.get(str(axis))
     takes_few = most is not None and most < 2 * least
-    if source.by_trial and (others or takes_few) and axis != BATCH and place not in shown.fixed:
+    is_image = len(axes) >= _OF_IMAGES
+    if source.by_trial and (others or is_image or takes_few) and axis != BATCH and place not in shown.fixed:
         sentence = (
             f"axis {failed.number} of {failed.input_name} has the example's size in the bundle: "
             f"{failed.line or 'the module'} makes a constant of it"
         )
-        raise ShownError(failed, replace(shown, fixed=shown.fixed | {place}), {str(place): sentence}) from failed
+        raise ShownError(failed, replace(shown, fixed=shown.fixed | members), {str(place): sentence}) from failed

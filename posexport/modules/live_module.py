@@ -40,6 +40,7 @@ from posexport.modules.copied import copied
 from posexport.modules.drawn_calls import DrawnCalls
 from posexport.modules.dry_run import dry_run
 from posexport.modules.eval_mode import in_eval_mode
+from posexport.modules.keyed_tables import with_lengths_of_tables
 from posexport.modules.padding_values import with_padding_values
 from posexport.modules.returned import names_beside
 from posexport.modules.user_module import PAST_IS_OURS, by_name
@@ -51,7 +52,6 @@ from posexport.sources.source import Source, digest
 
 #: the dynamic axes that a user's module may have, also with an input's name and ``_`` before them
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
-
 
 #: nothing but what calls show
 NOTHING_SHOWN = Shown()
@@ -109,7 +109,7 @@ def source_of_module(
         discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)
         on_masks = []
     # limits and outputs, from calls at several sizes
-    limits = limits_of_module(module)
+    limits = with_lengths_of_tables(limits_of_module(module), module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
     groups = in_steps(discovered.groups, axis_sizes(specs), shown.steps)
