@@ -589,6 +589,21 @@ def test_more_inputs_may_take_more_calls() -> None:
     ]
 
 
+class WithLoss(nn.Module):
+    """Rows, and one number for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.linear(x), x.square().mean()
+
+
+def test_a_number_for_the_batch_does_not_tell_that_its_rows_depend_on_one_another() -> None:
+    assert module_source(WithLoss().eval(), (torch.randn(4, 6),)).inputs[0].axes == [B, 6]
+
+
 class QueriesKeysValues(nn.Module):
     """Three inputs of equal channels, of which no set varies."""
 
