@@ -5,8 +5,9 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from posexport.base.sizes import multiple
-from posexport.base.spec import BATCH
-from posexport.conversion.result import ShownError
+from posexport.base.spec import BATCH, SEQUENCE
+from posexport.conversion.result import MissedError, ShownError
+from posexport.proof.report.points import NOT_RUN
 
 if TYPE_CHECKING:
     from posexport.conversion.export.build import Built
@@ -22,6 +23,7 @@ def retry_shown(source: "Source", built: "list[Built]", shown: "Shown", failed: 
     """Raises ShownError where a line branches by a size, and the graph may have the wrong side."""
     _retry_in_steps(source, built, shown, failed)
     _retry_larger(source, built, shown, failed)
+    _retry_from_least(source, built, shown, failed)
     retry_tables(source, shown, failed)
 
 
@@ -48,6 +50,27 @@ def _retry_larger(source: "Source", built: "list[Built]", shown: "Shown", failed
             for axis, size in traced.items()
         }
         raise ShownError(failed, replace(shown, traced={**traced, **shown.traced}), remarks) from failed
+
+
+def _retry_from_least(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
+    """Raises ShownError where a line takes another branch for smaller inputs, at which the graph does not run.
+
+    ``if length <= padding``: what is too short to be padded by reflection is extended first. A graph that gives other
+    values there is a failure: its module means something else by short inputs.
+    """
+    points = failed.report.points if isinstance(failed, MissedError) else []
+    if not any((point.note or "").startswith(NOT_RUN) for point in points):
+        return
+    sides = {axis: side for graph in built for axis, side in graph.written.least.items()}
+    accepted = {SEQUENCE: source.limits.min_length, **source.limits.min_sizes}
+    least = {axis: side.size for axis, side in sides.items() if side.size > accepted.get(axis, 1) and axis != BATCH}
+    if least.keys() - shown.least.keys():
+        remarks = {
+            axis: f"{axis} is at least {size}: {sides[axis].line} treats smaller sizes in another way, and a graph has "
+            "one of the two"
+            for axis, size in least.items()
+        }
+        raise ShownError(failed, replace(shown, least={**shown.least, **least}), remarks) from failed
 
 
 def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:

@@ -35,7 +35,7 @@ from posexport.errors import PosexportError
 from posexport.models.definition import limits_of_module
 from posexport.modules.axes.discover import Discovered, discover
 from posexport.modules.axes.example_calls import counts_tokens
-from posexport.modules.axes.sizes import STANDARD, in_steps
+from posexport.modules.axes.sizes import STANDARD, narrowed
 from posexport.modules.copied import copied
 from posexport.modules.drawn_calls import DrawnCalls
 from posexport.modules.dry_run import dry_run
@@ -112,7 +112,7 @@ def source_of_module(
     limits = with_lengths_of_tables(limits_of_module(module), module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
-    groups = in_steps(discovered.groups, axis_sizes(specs), shown.steps)
+    groups = narrowed(discovered.groups, axis_sizes(specs), shown.steps, shown.least)
     results = dry_run(argument, module, specs, tensors, limits, groups, keeps_tables=shown.keeps_tables)
     limits = msgspec.structs.replace(results.limits, trace_sizes={**results.limits.trace_sizes, **shown.traced})
     if discovered.tokens is not None:

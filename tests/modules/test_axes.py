@@ -627,7 +627,7 @@ class SquareImage(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch, self.layer = nn.Conv2d(4, 20, 2, 2), nn.Linear(20, 20)
+        self.patch, self.layer = nn.Conv2d(4, 20, 1), nn.Linear(20, 20)
 
     def forward(self, image: Tensor) -> Tensor:
         x = self.layer(self.patch(image).flatten(2).mT)

@@ -85,6 +85,10 @@ class Choice:
         """The first size from the traced one on, up to ``most``, that is decided otherwise; None where none is."""
         return next((size for size in range(self.traced, most + 1) if not self.is_same(size)), None)
 
+    def least_of_side(self) -> int:
+        """The first size from which on all up to the traced one are decided in the same way."""
+        return next((size + 1 for size in range(self.traced, 0, -1) if not self.is_same(size)), 1)
+
     def is_same(self, size: int) -> bool:
         """Whether it is decided in the same way at another size."""
         return bool(self.condition.subs(self.size, size)) == self.way
