@@ -71,6 +71,7 @@ def test_packed_rows(tmp_path: Path, kind: Any, settings: dict[str, Any]) -> Non
     assert any("one row without padding" in remark for remark in done.remarks) == module.whole
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_a_projected_state_that_is_given(tmp_path: Path) -> None:
     example = {"x": torch.randn(3, 9, IN), "start": torch.randn(3, PROJECTED)}
     check(tmp_path, Projected(), example, {"x": torch.randn(2, 13, IN), "start": torch.randn(2, PROJECTED)})
