@@ -58,8 +58,10 @@ def _retry_from_least(source: "Source", built: "list[Built]", shown: "Shown", fa
     ``if length <= padding``: what is too short to be padded by reflection is extended first. A graph that gives other
     values there is a failure: its module means something else by short inputs.
     """
+    from posexport.proof.axes import TooSmallError
+
     points = failed.report.points if isinstance(failed, MissedError) else []
-    if not any((point.note or "").startswith(NOT_RUN) for point in points):
+    if not isinstance(failed, TooSmallError) and not any((point.note or "").startswith(NOT_RUN) for point in points):
         return
     sides = {axis: side for graph in built for axis, side in graph.written.least.items()}
     accepted = {SEQUENCE: source.limits.min_length, **source.limits.min_sizes}
