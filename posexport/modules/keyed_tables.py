@@ -1,7 +1,7 @@
 """Sizes that are keys of tables in a module: ``self.tables[length]``.
 
 A trace finds none of them (`posexport.sources.torch_fixes.size_keys`) and computes the table, as for any other size. A
-table that was made otherwise shows at its own size alone.
+table that was made otherwise shows at that size alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,20 +20,20 @@ _LONGEST, _MOST = 4096, 4
 
 def with_lengths_of_tables(limits: LengthContract, module: nn.Module) -> LengthContract:
     """``limits`` with the sizes that are keys, alone or in tuples, of dicts with tensors: a proof has these lengths."""
-    found = {
+    sizes = {
         size
-        for part in module.modules()
-        for name, value in vars(part).items()
+        for submodule in module.modules()
+        for name, value in vars(submodule).items()
         if name not in _OF_EVERY_MODULE and isinstance(value, Mapping)
         for size in _keys(value)
     }
-    longest = sorted(found)[-_MOST:]
+    longest = sorted(sizes)[-_MOST:]
     return msgspec.structs.replace(limits, boundaries=sorted({*limits.boundaries, *longest}))
 
 
 def _keys(tables: Mapping[Any, Any]) -> Iterator[int]:
     for key, table in tables.items():
-        parts = table if isinstance(table, list | tuple) else (table,)
-        if any(isinstance(part, Tensor) for part in parts):
+        tensors = table if isinstance(table, list | tuple) else (table,)
+        if any(isinstance(tensor, Tensor) for tensor in tensors):
             numbers = key if isinstance(key, tuple) else (key,)
             yield from (number for number in numbers if type(number) is int and 1 < number <= _LONGEST)

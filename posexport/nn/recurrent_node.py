@@ -63,22 +63,24 @@ def projected_node(
     activation: str = "",
     lengths_B: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """As `layer_node` for an LSTM whose hidden states are projected, h = P m: the last of each direction's weights.
+    """As `layer_node` for an LSTM with projected hidden states, h = P m: the last of each direction's weights.
 
     ONNX has no projection. An LSTM of m has the recurrent weights R P, and starts from m = 0: R h of the states before
     are further channels of the first token that a direction reads. Letter: P channels of a projected state.
     """
     hidden_DBP, cells_DBH = states
-    inputs_TBC, plain = [x_TBC], []
+    inputs_TBC, unprojected = [x_TBC], []
     for at, (of_input, recurrent, *biases, projection) in enumerate(weights):
-        others = [recurrent if other == at else torch.zeros_like(recurrent) for other in range(len(weights))]
-        plain.append([torch.cat([of_input, *others], 1), recurrent @ projection, *biases])
+        by_direction = [recurrent if other == at else torch.zeros_like(recurrent) for other in range(len(weights))]
+        unprojected.append([torch.cat([of_input, *by_direction], 1), recurrent @ projection, *biases])
         inputs_TBC.append(_at_first(hidden_DBP[at], x_TBC.shape[0], lengths_B, backwards=at == 1))
     start = [torch.zeros_like(cells_DBH), cells_DBH]
-    y_TBM, (hidden_DBH, after_DBH) = layer_node(kind, torch.cat(inputs_TBC, 2), plain, start, activation, lengths_B)
+    y_TBM, (hidden_DBH, after_DBH) = layer_node(
+        kind, torch.cat(inputs_TBC, 2), unprojected, start, activation, lengths_B
+    )
     projections = [of_direction[-1] for of_direction in weights]
-    parts = zip(y_TBM.chunk(len(weights), 2), projections, strict=True)
-    y_TBC = torch.cat([part @ projection.mT for part, projection in parts], 2)
+    of_directions = zip(y_TBM.chunk(len(weights), 2), projections, strict=True)
+    y_TBC = torch.cat([y @ projection.mT for y, projection in of_directions], 2)
     ends = [hidden_DBH[at] @ projection.mT for at, projection in enumerate(projections)]
     return y_TBC, [torch.stack(ends), after_DBH]
 

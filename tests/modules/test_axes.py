@@ -3,6 +3,7 @@
 The modules are small ones as users write them; none of them uses anything of posexport.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -631,7 +632,7 @@ class SquareImage(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         x = self.layer(self.patch(image).flatten(2).mT)
-        side = int(x.shape[1] ** 0.5)
+        side = math.isqrt(x.shape[1])
         return x.mT.unflatten(-1, (side, side))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def chosen(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """What a call with bytes chooses; None for others."""
+    """The result of a call with bytes; None for other calls."""
     if func is not torch.where or len(args) < 2 or not isinstance(args[0], Tensor) or args[0].dtype != torch.uint8:
         return None
     condition, *values = args

@@ -1,8 +1,8 @@
 """``pack_padded_sequence`` in a trace: rows stay padded, and layers read their lengths.
 
-PyTorch's exporter has no operators for a packed sequence, whose size depends on the lengths. Here its data are all
-tokens, [T B, C], `nn.LSTM`, `nn.GRU` and `nn.RNN` are ONNX's operators with ``sequence_lens``, and tokens behind the
-end of a row become ``padding_value``. Without ``total_length`` PyTorch cuts them to the longest row, which must be
+PyTorch's exporter has no operators for a packed sequence: its size depends on the lengths. Here its data are all
+tokens, [T B, C], `nn.LSTM`, `nn.GRU` and `nn.RNN` are ONNX's operators with ``sequence_lens``, and padding becomes
+``padding_value``. Without ``total_length`` PyTorch cuts them to the longest row, which must be
 whole here.
 
 Issue: none known. Seen in 2.13.
@@ -30,24 +30,24 @@ class _Rows:
 
     @property
     def shape(self) -> tuple[Any, Any]:
-        """The sizes of T and B."""
+        """Returns the sizes of T and B."""
         return self.sizes_T.shape[0], self.lengths_B.shape[0]
 
 
 class PackedRows:
-    """What is packed in one trace."""
+    """The packed sequences of one trace."""
 
     def __init__(self) -> None:
         self._known: list[_Rows] = []
 
     def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What a function of packed sequences returns; None for others."""
-        if func is torch._pack_padded_sequence and not kwargs:  # noqa: SLF001 (PyTorch's own call)
+        """The result of a function of packed sequences; None for other functions."""
+        if func is torch._pack_padded_sequence and not kwargs:  # noqa: SLF001 (PyTorch calls it)
             return self._pack(*args)
         if func is torch._pad_packed_sequence and not kwargs:  # noqa: SLF001
             return self._pad(*args)
         if func is Tensor.__getitem__ and isinstance(args[1], int) and (rows := self.of(args[0])) is not None:
-            return rows.shape[1] if args[1] == 0 else None  # layers make states of so many rows
+            return rows.shape[1] if args[1] == 0 else None  # the number of rows of a layer's states
         return None
 
     def of(self, sizes: Any) -> _Rows | None:

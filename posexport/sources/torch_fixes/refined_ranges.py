@@ -1,7 +1,7 @@
 """Ranges of sizes that follow from one another: a trace is repeated with each until none is left.
 
 ``n <= 512`` and ``height < width`` of a trace say that the height is at most 511. PyTorch's exporter takes up one list
-of such suggestions and ends at the second one, ``Constraints violated``, though no graph holds a range: the proof at
+of suggestions and ends at the second one, ``Constraints violated``, though no graph holds a range: the proof at
 many sizes decides whether what was traced is right beyond it. An axis that a suggestion makes a constant is refused.
 
 Issue: none known. Seen in 2.13.
@@ -17,7 +17,7 @@ from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fix
 
 from posexport.sources.torch_fixes.patch import patched
 
-#: lists of suggestions that are taken up
+#: lists of suggestions that are tried
 _MOST = 3
 
 

@@ -1,8 +1,8 @@
 """Sizes as keys of tables in a trace: ``if n not in self.tables``, a function with ``functools.lru_cache``.
 
 A symbolic size has no hash, so that PyTorch traces no module that keeps a table for each length. Inside the block it
-has one in a user's files, of the symbol in its trace: no key of another call is found, and the graph computes the
-table. einops looks sizes up as well, and goes on without its cache.
+has one in a user's files, of the symbol in its trace: it equals no key of another call, and the graph computes
+the table. einops looks sizes up as well, and computes without its cache.
 
 Issue: none known. Seen in 2.13.
 """

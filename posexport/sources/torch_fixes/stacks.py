@@ -1,7 +1,7 @@
 """``torch.column_stack``, ``hstack``, ``vstack`` and ``dstack`` as a concatenation of one element type.
 
 PyTorch's exporter writes a sequence of tensors, which ONNX refuses where their types differ: PyTorch promotes them, as
-numbers beside one-hot integers.
+numbers and one-hot integers.
 
 Issue: none known. Seen in 2.13 with onnxscript 0.7.
 """
@@ -24,10 +24,10 @@ _STACKS: dict[Callable[..., Any], tuple[Callable[[Tensor], Tensor], int]] = {
 
 
 def stacked(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """What a call returns; None for other functions, and where it writes to a tensor."""
+    """The result of a call; None for other functions, and where it writes to a tensor."""
     if func not in _STACKS or kwargs or len(args) != 1:
         return None
     raised, axis = _STACKS[func]
-    parts = [raised(tensor) for tensor in args[0]]
-    dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))
-    return torch.cat([part.to(dtype) for part in parts], min(axis, parts[0].dim() - 1))
+    tensors = [raised(tensor) for tensor in args[0]]
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    return torch.cat([tensor.to(dtype) for tensor in tensors], min(axis, tensors[0].dim() - 1))
