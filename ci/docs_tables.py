@@ -26,6 +26,7 @@ from ci.lab.audit.table import table as audited
 from ci.lab.bench_suites.markdown import tables
 from ci.lab.cuda_dry.table import table as cuda_dry
 from ci.lab.deployed.table import table as converting
+from ci.lab.packages import table as packages
 from ci.lab.providers.table import table as provider
 from ci.lab.scoreboard import table as scoreboard
 from ci.lab.trained.table import table as real_weights
@@ -417,6 +418,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "answers": answers,
     "load": load,
     "real-weights": real_weights,
+    "packages": packages.table,
+    "packages-line": packages.sentence,
     "refusals": refusals,
     "followed": followed,
     "half-errors": half_errors,

@@ -5,8 +5,9 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from posexport.base.sizes import multiple
-from posexport.base.spec import BATCH
-from posexport.conversion.result import ShownError
+from posexport.base.spec import BATCH, SEQUENCE
+from posexport.conversion.result import MissedError, ShownError
+from posexport.proof.report.points import NOT_RUN
 
 if TYPE_CHECKING:
     from posexport.conversion.export.build import Built
@@ -14,11 +15,15 @@ if TYPE_CHECKING:
     from posexport.sources.load_options import Shown
     from posexport.sources.source import Source
 
+#: the rank of a batch of images
+_OF_IMAGES = 4
+
 
 def retry_shown(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
     """Raises ShownError where a line branches by a size, and the graph may have the wrong side."""
     _retry_in_steps(source, built, shown, failed)
     _retry_larger(source, built, shown, failed)
+    _retry_from_least(source, built, shown, failed)
     retry_tables(source, shown, failed)
 
 
@@ -47,6 +52,29 @@ def _retry_larger(source: "Source", built: "list[Built]", shown: "Shown", failed
         raise ShownError(failed, replace(shown, traced={**traced, **shown.traced}), remarks) from failed
 
 
+def _retry_from_least(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
+    """Raises ShownError where a line takes another branch for smaller inputs, at which the graph does not run.
+
+    ``if length <= padding``: what is too short to be padded by reflection is extended first. A graph that gives other
+    values there is a failure: its module means something else by short inputs.
+    """
+    from posexport.proof.axes import TooSmallError
+
+    points = failed.report.points if isinstance(failed, MissedError) else []
+    if not isinstance(failed, TooSmallError) and not any((point.note or "").startswith(NOT_RUN) for point in points):
+        return
+    sides = {axis: side for graph in built for axis, side in graph.written.least.items()}
+    accepted = {SEQUENCE: source.limits.min_length, **source.limits.min_sizes}
+    least = {axis: side.size for axis, side in sides.items() if side.size > accepted.get(axis, 1) and axis != BATCH}
+    if least.keys() - shown.least.keys():
+        remarks = {
+            axis: f"{axis} is at least {size}: {sides[axis].line} treats smaller sizes in another way, and a graph has "
+            "one of the two"
+            for axis, size in least.items()
+        }
+        raise ShownError(failed, replace(shown, least={**shown.least, **least}), remarks) from failed
+
+
 def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
     """Raises ShownError where a line branches by a remainder that the source's steps do not settle."""
     lines = {axis: step for graph in built for axis, step in graph.written.steps.items()}
@@ -64,17 +92,19 @@ def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", fail
 def retry_fixed(source: "Source", shown: "Shown", failed: "FixedAxisError") -> None:
     """Raises ShownError where the trace fixed an axis that the module may do without: one like channels or frames.
 
-    Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T]; or the module takes few
-    sizes of it, as those that are cut into a fixed number of patches.
+    Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T]; or it is an image's, whose
+    sides must be equal; or the module takes few sizes of it, as those that are cut into a fixed number of patches.
     """
     axes = next(spec.axes for spec in source.inputs if spec.name == failed.input_name)
     axis, place = axes[failed.number], (failed.input_name, failed.number)
+    members = {(spec.name, n) for spec in source.inputs for n, other in enumerate(spec.axes) if other == axis}
     others = [other for other in axes if isinstance(other, str) and other not in (axis, BATCH)]
     least, most = source.limits.min_sizes.get(str(axis), 1), source.limits.max_sizes.get(str(axis))
     takes_few = most is not None and most < 2 * least
-    if source.by_trial and (others or takes_few) and axis != BATCH and place not in shown.fixed:
+    is_image = len(axes) >= _OF_IMAGES
+    if source.by_trial and (others or is_image or takes_few) and axis != BATCH and place not in shown.fixed:
         sentence = (
             f"axis {failed.number} of {failed.input_name} has the example's size in the bundle: "
             f"{failed.line or 'the module'} makes a constant of it"
         )
-        raise ShownError(failed, replace(shown, fixed=shown.fixed | {place}), {str(place): sentence}) from failed
+        raise ShownError(failed, replace(shown, fixed=shown.fixed | members), {str(place): sentence}) from failed

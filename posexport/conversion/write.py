@@ -170,6 +170,7 @@ def _write(
     # their proof
     before_proof()
     try:
+        _check_least(source, directory, recipe, built)
         report, on_texts = _proven(source, directory, options, progress, variant, compared, reduced)
     except MissedError as missed:
         _retry(source, built, loading, missed)
@@ -298,6 +299,14 @@ def _copy_files(source: "Source", directory: Path) -> None:
         (directory / "config.json").write_text(
             json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n"
         )
+
+
+def _check_least(source: "Source", directory: Path, recipe: "Recipe", built: "list[Built]") -> None:
+    """That a float32 graph runs at the least sizes, where a line of its module treats these in another way."""
+    from posexport.proof.axes import check_least
+
+    if recipe.precision == FP32.name and any(graph.written.least for graph in built):
+        check_least(source, model_of(directory, source.parts))
 
 
 def _check_axes(source: "Source", directory: Path, options: ConvertOptions) -> None:

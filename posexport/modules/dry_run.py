@@ -42,7 +42,7 @@ from posexport.modules.drawn_calls import TOKEN_AXES, DrawnCalls, Sizes
 from posexport.modules.left_out import has_values
 from posexport.modules.many_frames import example_sizes, with_many_frames
 from posexport.modules.rows_alone import rows_mix
-from posexport.modules.value_reads import ValueReads
+from posexport.modules.value_reads import RandomDraws, ValueReads
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.torch_fixes.module_precision import in_precision
 
@@ -130,8 +130,10 @@ def dry_run(
     zero = [name for name, tensor in results.items() if not bool(tensor.any())]
     if zero and len(zero) < len(results):
         remarks.append(f"{', '.join(zero)}: zero for all inputs that were tried; the proof takes nothing but zeros")
-    _check_numbers(calls, first, drawn, [spec.name for spec in outputs if not spec.axes])
-    # a constant number, as a scale of logits
+    of_batches = _numbers_of_batches(calls, first, drawn, [spec.name for spec in outputs if not spec.axes])
+    if of_batches:
+        remarks.append(f"{', '.join(of_batches)}: one number for the whole batch, which changes with every row of it")
+    # a number, as a loss or a scale of logits
     outputs = [spec if spec.axes else msgspec.structs.replace(spec, axes=[1]) for spec in outputs]
     _check_repeats(calls, first)
     whole_row = _check_shapes_by_values(calls, first, outputs)
@@ -159,7 +161,7 @@ def dry_run(
         ),
         further=[] if sequence is None or sequence.limit is not None else sequence.cheap,
         remarks=[*remarks, *left_out],
-        batch_invariant=invariant,
+        batch_invariant=invariant and not of_batches,
         makes_tables=bool(calls.beyond),
     )
 
@@ -222,18 +224,14 @@ def _limited(
     return limited, {axis: min(size, limit) if axis in axes else size for axis, size in base.items()}
 
 
-def _check_numbers(calls: DrawnCalls, sizes: Sizes, drawn: Mapping[str, Tensor], names: list[str]) -> None:
-    """The outputs ``names``, numbers without an axis, do not depend on the inputs."""
+def _numbers_of_batches(calls: DrawnCalls, sizes: Sizes, drawn: Mapping[str, Tensor], names: list[str]) -> list[str]:
+    """Those of the outputs ``names``, numbers without an axis, that depend on the inputs."""
     if not names:
-        return
+        return []
     others = {spec.name: _changed(spec, drawn[spec.name]) for spec in calls.inputs}
     changed = {name: tensor for name, tensor in others.items() if tensor is not None}
     before, after = calls.run(sizes, drawn), calls.run(sizes, {**drawn, **changed}, " with other inputs")
-    for name in names:
-        if not torch.equal(before[name], after[name]):
-            raise PosexportError(
-                f"{calls.argument}: output {name} is one number for the whole batch; return it per row"
-            )
+    return [name for name in names if not torch.equal(before[name], after[name])]
 
 
 def _check_output(calls: DrawnCalls, name: str, tensor: Tensor) -> None:
@@ -256,9 +254,12 @@ def _check_repeats(calls: DrawnCalls, sizes: Sizes) -> None:
     one, two = calls.run(sizes), calls.run(sizes)
     for name, tensor in one.items():
         if not torch.equal(tensor, two[name]):
+            with RandomDraws() as draws:
+                calls.run(sizes)
+            why = f"{draws.lines[0]} draws" if draws.lines else "the module counts its calls, or draws"
             raise PosexportError(
-                f"{calls.argument}: output {name} changes from call to call with the same inputs: the module draws "
-                "random numbers, or counts its calls; a graph's outputs depend on its inputs alone"
+                f"{calls.argument}: output {name} changes from call to call with the same inputs: {why} random "
+                "numbers; a graph's outputs depend on its inputs alone"
             )
 
 

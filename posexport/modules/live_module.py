@@ -35,11 +35,12 @@ from posexport.errors import PosexportError
 from posexport.models.definition import limits_of_module
 from posexport.modules.axes.discover import Discovered, discover
 from posexport.modules.axes.example_calls import counts_tokens
-from posexport.modules.axes.sizes import STANDARD, in_steps
+from posexport.modules.axes.sizes import STANDARD, narrowed
 from posexport.modules.copied import copied
 from posexport.modules.drawn_calls import DrawnCalls
 from posexport.modules.dry_run import dry_run
 from posexport.modules.eval_mode import in_eval_mode
+from posexport.modules.keyed_tables import with_lengths_of_tables
 from posexport.modules.padding_values import with_padding_values
 from posexport.modules.returned import names_beside
 from posexport.modules.user_module import PAST_IS_OURS, by_name
@@ -51,7 +52,6 @@ from posexport.sources.source import Source, digest
 
 #: the dynamic axes that a user's module may have, also with an input's name and ``_`` before them
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
-
 
 #: nothing but what calls show
 NOTHING_SHOWN = Shown()
@@ -109,10 +109,10 @@ def source_of_module(
         discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)
         on_masks = []
     # limits and outputs, from calls at several sizes
-    limits = limits_of_module(module)
+    limits = with_lengths_of_tables(limits_of_module(module), module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
-    groups = in_steps(discovered.groups, axis_sizes(specs), shown.steps)
+    groups = narrowed(discovered.groups, axis_sizes(specs), shown.steps, shown.least)
     results = dry_run(argument, module, specs, tensors, limits, groups, keeps_tables=shown.keeps_tables)
     limits = msgspec.structs.replace(results.limits, trace_sizes={**results.limits.trace_sizes, **shown.traced})
     if discovered.tokens is not None:

@@ -1,4 +1,4 @@
-"""What a user's module reads of the values of tensors, with the line: what no graph can."""
+"""What a user's module reads of the values of tensors, or draws at random, with the line: what no graph can."""
 
 import sys
 from typing import Any
@@ -37,4 +37,22 @@ class ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
             entry = f"{operation}, {line}" if line else operation
             if entry not in self.lines:
                 self.lines.append(entry)
+        return func(*args, **(kwargs or {}))
+
+
+class RandomDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the user's ``lines`` that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: list[str] = []
+        # callers are no part of the module, even where they are the user's script
+        self._outside = sys._getframe(1)  # noqa: SLF001
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            line = line_of_frame(sys._getframe(1), self._outside)  # noqa: SLF001
+            self.lines += [line] if line else []
         return func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""The check that every dynamic axis was seen to vary."""
+"""The checks that every dynamic axis was seen to vary, and that a graph runs at the least sizes."""
 
 from pathlib import Path
 
@@ -9,6 +9,25 @@ from posexport.proof.subjects.half import widened
 from posexport.proof.subjects.runner import RunError, Runner
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
+
+
+class TooSmallError(PosexportError):
+    """A graph does not run at sizes that its module accepts."""
+
+
+def check_least(source: Source, model: Path | bytes) -> None:
+    """Run ``model`` at the least size of every axis. TooSmallError: it fails."""
+    limits = source.limits
+    least = {SEQUENCE: limits.min_length, **limits.min_sizes}
+    sizes = {
+        axis: multiple(least.get(axis, 1), limits.size_steps.get(axis, 1))
+        for axis in axis_sizes(source.inputs, limits.trace_sizes)
+    }
+    feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
+    try:
+        Runner.of(source, model, source.part_specs)(feeds)
+    except RunError as err:
+        raise TooSmallError(f"{source.name}: the graph fails at {sizes}, which the module takes: {err}") from err
 
 
 def check_axes(source: Source, model: Path | bytes) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from posexport.proof.grid.point import GridPoint
 from posexport.proof.percent import cost
 from posexport.proof.proof import Case, Outcome, Proof, Value
-from posexport.proof.report.points import Point
+from posexport.proof.report.points import NOT_RUN, Point
 from posexport.proof.report.report import Report
 from posexport.proof.subjects.half import HALVES
 from posexport.proof.subjects.runner import RunError, in_calls
@@ -111,7 +111,7 @@ def _compared(proof: Proof, point: GridPoint, case: Case) -> Iterator[Value]:
     try:
         outputs = in_calls(proof.subject, case.feeds, proof.model, point.calls)
     except RunError as err:
-        yield from (Value(point, truth, None, f"ONNX Runtime failed: {err}") for truth in case.truths)
+        yield from (Value(point, truth, None, f"{NOT_RUN}{err}") for truth in case.truths)
         return
     for truth, y in zip(case.truths, outputs, strict=True):
         measured = truth.measure(y)

@@ -19,12 +19,14 @@ class Shown:
         steps: numbers that sizes are multiples of, where the module accepts other sizes too and a graph does not.
         fixed: axes of inputs, by number, that have one size in a graph.
         traced: sizes to trace at, beyond a branch of the module.
+        least: sizes below which a module takes another branch than its graph.
         keeps_tables: the graph reads tables of earlier calls, and has their limits: one that makes them failed.
     """
 
     steps: Mapping[str, int] = field(default_factory=dict)
     fixed: frozenset[tuple[str, int]] = frozenset()
     traced: Mapping[str, int] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
     keeps_tables: bool = False
 
 

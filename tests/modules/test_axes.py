@@ -3,6 +3,7 @@
 The modules are small ones as users write them; none of them uses anything of posexport.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -587,6 +588,60 @@ def test_more_inputs_may_take_more_calls() -> None:
         [B, "encoder_sequence_length", 6],
         [B, "encoder_sequence_length", 4],
     ]
+
+
+class WithLoss(nn.Module):
+    """Rows, and one number for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.linear(x), x.square().mean()
+
+
+def test_a_number_for_the_batch_does_not_tell_that_its_rows_depend_on_one_another() -> None:
+    assert module_source(WithLoss().eval(), (torch.randn(4, 6),)).inputs[0].axes == [B, 6]
+
+
+class QueriesKeysValues(nn.Module):
+    """Three inputs of equal channels, of which no set varies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(20, 20) for _ in range(3))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (self.q(q) @ self.k(k).mT).softmax(-1) @ self.v(v)
+
+
+def test_sizes_that_were_refused_are_not_tried_again() -> None:
+    example = (torch.randn(2, 7, 20), torch.randn(2, 17, 20), torch.randn(2, 17, 20))
+    source = module_source(QueriesKeysValues().eval(), example)
+    keys = [B, "encoder_sequence_length", 20]
+    assert [spec.axes for spec in source.inputs] == [[B, T, 20], keys, keys]
+
+
+class SquareImage(nn.Module):
+    """Rows and columns of as many patches as there are tokens, by a square root that the trace makes a number of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.layer = nn.Conv2d(4, 20, 1), nn.Linear(20, 20)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.layer(self.patch(image).flatten(2).mT)
+        side = math.isqrt(x.shape[1])
+        return x.mT.unflatten(-1, (side, side))
+
+
+def test_an_image_of_equal_sides_keeps_the_example_s_where_the_trace_fixes_them(tmp_path: Path) -> None:
+    example = {"image": torch.randn(2, 4, 8, 8)}
+    done = posexport.convert(SquareImage().eval(), tmp_path / "b", example_inputs=example, verify=False)
+    assert done.manifest is not None
+    assert done.manifest.inputs[0].axes == [B, 4, 8, 8]
+    assert any("axis 2 of image has the example's size in the bundle: test_axes.py" in text for text in done.remarks)
 
 
 class Denoiser(nn.Module):

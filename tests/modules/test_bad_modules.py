@@ -30,6 +30,7 @@ SHORT = {
     ("fast_path", "cpu"),
     ("grouped_queries", "cuda"),
     ("example_of_size_one", "portable"),
+    ("recurrent_layers", "portable"),
     ("mask_by_vmap", "portable"),
 }
 Convert = Callable[..., tuple[int, str]]
@@ -73,12 +74,9 @@ def test_a_bad_module_is_told_its_line_and_what_to_write(convert: Convert, name:
     assert before in said
     assert after in said
     assert len(said) < 5 * 120
-    if name == "recurrent":
-        assert "nn.LSTM rnn" in said  # PyTorch unrolls it after the module has returned
-    else:
-        line = re.search(rf"{name}\.py line (\d+): `(.*?)` ", said)
-        assert line is not None
-        assert path.read_text().splitlines()[int(line[1]) - 1].strip() == line[2]
+    line = re.search(rf"{name}\.py line (\d+): `(.*?)` ", said)
+    assert line is not None
+    assert path.read_text().splitlines()[int(line[1]) - 1].strip() == line[2]
     kept = re.search(r"all that \w+ says is in (\S+)", said)
     if kept is not None:
         assert "Error" in Path(kept[1]).read_text()

@@ -205,8 +205,19 @@ class Scaled(Shortcut):
 def test_a_constant_number_is_an_output(tmp_path: Path) -> None:
     session = converted(tmp_path, Scaled(), {"tokens": ids()})
     agree(session.run({"tokens": ids(13).numpy()})["scale"], [np.exp(1.7)], "operator", np.float32)
-    with pytest.raises(PosexportError, match="output scale is one number for the whole batch"):
-        module_source(Scaled(loss=True).eval(), {"tokens": ids()})
+
+
+def test_a_number_for_a_batch_is_an_output(tmp_path: Path) -> None:
+    module = Scaled(loss=True)
+    torch.manual_seed(0)
+    done = posexport.convert(
+        module.eval(), tmp_path / "b", example_inputs={"tokens": ids()}, lengths=[1, 9], force=True
+    )
+    assert done.good, done.to_text()
+    assert "scale: one number for the whole batch, which changes with every row of it" in done.remarks
+    got = posexport.load(tmp_path / "b").run({"tokens": ids(13).numpy()})["scale"]
+    with torch.no_grad():
+        agree(got, module(ids(13))["scale"][None], "model in float32", np.float32)
 
 
 class LastLength(nn.Module):

@@ -1,12 +1,14 @@
 """Modules that treat multiples of a number in another way than other sizes, such as padding to whole patches."""
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.modules.axes.sizes import in_steps
+from posexport.modules.axes.sizes import narrowed
 from posexport.sources.load_options import Shown
 from posexport.sources.torch_fixes.size_uses import Remainder, recording_size_uses
 from tests.tolerances import agree
@@ -84,6 +86,30 @@ def test_a_failure_that_steps_do_not_mend_is_raised(tmp_path, monkeypatch):
         posexport.convert(PadsToPatches(), tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})
 
 
+class Reflected(nn.Module):
+    """Padding by reflection, before which short inputs are extended, as EnCodec's convolutions do."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(4, 4, 4)
+
+    def forward(self, x):
+        short = x.shape[-1] <= 3
+        x = F.pad(x, (0, 4 - x.shape[-1])) if short else x
+        return self.conv(F.pad(x, (3, 0), mode="reflect"))
+
+
+def test_short_inputs_are_refused_where_the_graph_does_not_run(tmp_path):
+    torch.manual_seed(0)
+    done = posexport.convert(Reflected().eval(), tmp_path / "b", example_inputs={"x": torch.randn(2, 4, 9)}, threads=1)
+    assert done.good, done.to_text()
+    assert any("sequence_length is at least 4: test_remainders.py line" in remark for remark in done.remarks)
+    session = posexport.load(tmp_path / "b")
+    assert session.run({"x": np.zeros((1, 4, 4), np.float32)})["output"].shape == (1, 4, 4)
+    with pytest.raises(PosexportError, match="at least 4"):
+        session.run({"x": np.zeros((1, 4, 3), np.float32)})
+
+
 def test_an_axis_that_a_second_trial_does_not_find_is_named():
     with pytest.raises(PosexportError, match=r"axis width varied when .* \(found: batch_size, height\)"):
-        in_steps({}, {"batch_size": 3, "height": 11}, {"width": 8})
+        narrowed({}, {"batch_size": 3, "height": 11}, {"width": 8}, {})

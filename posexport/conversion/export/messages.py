@@ -79,14 +79,6 @@ REFUSALS: dict[str, Refusal] = {
         ),
         threads=("pytorch/pytorch 153955", "pytorch/pytorch 157355", "pytorch/pytorch 163791"),
     ),
-    # LSTM with projections, packed sequences: the exporter unrolls the steps of the traced length.
-    "recurrent": Refusal(
-        says="axis sequence_length of output output was fixed at 11 by the trace (nn.LSTM)",
-        pattern=r"fixed at \d+ by the trace.*\((nn\.(?:LSTM|GRU|RNN)\b[^)]*)\)",
-        meaning="uses {0} with proj_size or packed sequences, which PyTorch's exporter unrolls to the traced length",
-        remedy="use proj_size=0 and padded rows, or a causal convolution",
-        threads=(),
-    ),
     # Antialiased interpolation, as of tables of image positions: the graph is written and runs, and its values differ.
     "antialiased_resize": Refusal(
         says="a node Resize with antialias, in a graph that is not proven",

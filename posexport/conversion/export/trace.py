@@ -8,7 +8,6 @@ import msgspec
 import onnx_ir as ir
 import torch
 from onnxscript import opset18 as op18
-from torch import nn
 
 from posexport.base.spec import SEQUENCE, LengthContract
 from posexport.base.system.user_code import is_external, is_user_module
@@ -23,8 +22,10 @@ from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 from posexport.sources.torch_fixes.floor_division import with_floor_division
 from posexport.sources.torch_fixes.helper_lines import with_helper_lines
+from posexport.sources.torch_fixes.refined_ranges import with_ranges_refined
 from posexport.sources.torch_fixes.rules_by_operator import with_rules_by_operator
 from posexport.sources.torch_fixes.shape_solver import with_unsolved_sizes
+from posexport.sources.torch_fixes.size_keys import with_size_keys
 from posexport.sources.torch_fixes.size_uses import Choice, SizeUses, recording_size_uses
 from posexport.sources.torch_fixes.symbolic_int import with_symbolic_ints
 
@@ -113,6 +114,8 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
             with_floor_division(),
             with_helper_lines(),
             with_rules_by_operator(),
+            with_size_keys(),
+            with_ranges_refined(),
             recording_size_uses(uses),
         ):
             program = torch.onnx.export(
@@ -212,10 +215,5 @@ def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
 
 
 def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> str:
-    """What fixed an axis: a line of the user's, or a recurrent layer, which has none."""
-    line, what = uses.line_of_constant(size), f"{axis} was fixed at {size} by the trace"
-    layers = [(path, layer) for path, layer in source.module.named_modules() if isinstance(layer, nn.RNNBase)]
-    if layers and not line:
-        path, layer = layers[0]
-        what += f" (nn.{type(layer).__name__} {path.removeprefix('module.')})"
+    what, line = f"{axis} was fixed at {size} by the trace", uses.line_of_constant(size)
     return f"{source.name}: {what}: {meaning(what, line)}"

@@ -6,7 +6,7 @@ It is kept in memory, not in the graph: the file has no paths of the machine tha
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ from posexport.base.system.user_code import line_of_trace
 from posexport.conversion.export.messages import meaning
 from posexport.conversion.export.trace import SIZE_USES
 from posexport.graph.queries import with_bodies
-from posexport.sources.torch_fixes.size_uses import SizeUses
+from posexport.sources.torch_fixes.size_uses import Choice, SizeUses
 
 _STACK = "pkg.torch.onnx.stack_trace"
 #: the largest size that a module is traced at to take another branch
@@ -34,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True)
 class OtherSide:
-    """The least ``size`` of an axis at which a ``line`` of the user's takes another branch than in the trace."""
+    """The least ``size`` of an axis at which a ``line`` of the user's takes another branch than below it."""
 
     size: int
     line: str
@@ -46,13 +46,14 @@ class Written:
 
     ``suspects``: lines that a missed proof may come from, with a remark on each. ``steps``: axes for whose multiples
     of a number the graph was traced, or for all other sizes: a line branches by the remainder. ``other_sides``: axes
-    with a branch for larger sizes than the traced one.
+    with a branch for larger sizes than the traced one. ``least``: axes with a branch for smaller sizes than these.
     """
 
     lines: Mapping[str, str] = field(default_factory=dict)
     suspects: Mapping[str, str] = field(default_factory=dict)
     steps: Mapping[str, "Step"] = field(default_factory=dict)
     other_sides: Mapping[str, "OtherSide"] = field(default_factory=dict)
+    least: Mapping[str, "OtherSide"] = field(default_factory=dict)
 
     def about(self, text: str) -> str | None:
         """A message of ONNX Runtime explained for the module."""
@@ -82,7 +83,9 @@ def written_by(model: ir.Model) -> Written:
                     lines[node.name] = line
                 if node.op_type == "Resize" and node.attributes.get_int("antialias", False):
                     suspects[line] = "a node Resize with antialias, in a graph that is not proven"
-    return Written(lines, suspects, _steps(uses, axes), _other_sides(uses, axes))
+    larger = _sides(uses, axes, lambda choice: choice.other_side(_TRACED))
+    least = _sides(uses, axes, Choice.least_of_side)
+    return Written(lines, suspects, _steps(uses, axes), larger, {a: side for a, side in least.items() if side.size > 1})
 
 
 def _steps(uses: SizeUses, axes: Mapping[str | None, Sequence[str]]) -> dict[str, Step]:
@@ -95,11 +98,13 @@ def _steps(uses: SizeUses, axes: Mapping[str | None, Sequence[str]]) -> dict[str
     return steps
 
 
-def _other_sides(uses: SizeUses, axes: Mapping[str | None, Sequence[str]]) -> dict[str, OtherSide]:
-    """By axis, the largest one; ``axes``: of every input."""
+def _sides(
+    uses: SizeUses, axes: Mapping[str | None, Sequence[str]], size_of: Callable[[Choice], int | None]
+) -> dict[str, OtherSide]:
+    """By axis, the largest one; ``axes``: of every input. ``size_of``: where a comparison is decided otherwise."""
     sides: dict[str, OtherSide] = {}
     for choice, line in uses.choices.items():
-        size = None if choice.is_of_call else choice.other_side(_TRACED)
+        size = None if choice.is_of_call else size_of(choice)
         for axis in axes.get(choice.input, ())[choice.axis : choice.axis + 1]:
             if size is not None and (axis not in sides or size > sides[axis].size):
                 sides[axis] = OtherSide(size, line)

@@ -248,13 +248,14 @@ _ROUNDING = 1e-4
 def separate(calls: ExampleCalls, classified: Classified, group: Varying, masks: set[str]) -> bool:
     """Whether rows along ``group`` are independent: other values in the first one leave the outputs of the others.
 
-    The first is changed, not the last: causal attention does not look ahead.
+    The first is changed, not the last: causal attention does not look ahead. A number for the batch, as a loss, tells
+    nothing.
     """
     tensors = {name: resized(tensor, classified.base[name]) for name, tensor in calls.tensors.items()}
     changed = {name: _changed(tensor, name, group) if name not in masks else tensor for name, tensor in tensors.items()}
     outputs = calls.run(changed)
     return outputs is not None and all(
-        _same_rest(classified.outputs[name], outputs, name, group) for name in classified.outputs
+        _same_rest(before, outputs, name, group) for name, before in classified.outputs.items() if before.dim()
     )
 
 

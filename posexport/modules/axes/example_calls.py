@@ -1,7 +1,7 @@
 """Calls of a user's module with its example resized: a failure is a result, not an error."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +22,23 @@ class SpentError(Exception):
     """No further call is allowed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ExampleCalls:
     """Calls of ``module`` with the example ``tensors`` in other shapes.
 
     Attributes:
         failures: of every call why it failed; empty where it did not.
         most: the number of calls that are allowed.
+        refused: why it failed, by the shapes, which are not called again.
+        repeats: how many of ``failures`` are of such shapes.
     """
 
     module: nn.Module
     tensors: Mapping[str, Tensor]
     failures: list[str]
     most: int
+    refused: dict[tuple[tuple[int, ...], ...], str] = field(default_factory=dict)
+    repeats: int = 0
 
     @staticmethod
     def of(argument: str, module: nn.Module, tensors: Mapping[str, Tensor], most: int) -> "ExampleCalls":
@@ -45,12 +49,20 @@ class ExampleCalls:
     @property
     def left(self) -> int:
         """How many calls may still be made."""
-        return self.most - len(self.failures)
+        return self.most - len(self.failures) + self.repeats
 
     def __call__(self, shapes: Shapes) -> dict[str, Tensor] | None:
         """The outputs for the example in these shapes; None where it fails, or an output is empty or not finite."""
+        key = tuple(tuple(shapes[name]) for name in self.tensors)
+        if key in self.refused:
+            self.failures.append(self.refused[key])
+            self.repeats += 1
+            return None
         tensors = {name: resized(tensor, shapes[name]) for name, tensor in self.tensors.items()}
-        return self.run(with_row_lengths(tensors, self.tensors))
+        outputs = self.run(with_row_lengths(tensors, self.tensors))
+        if outputs is None:
+            self.refused[key] = self.failures[-1]
+        return outputs
 
     def run(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         """The outputs for ``tensors``, or None."""

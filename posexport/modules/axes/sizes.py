@@ -66,22 +66,27 @@ class Range:
         return size if self.most is None else min(size, self.most)
 
 
-def in_steps(groups: Mapping[str, Varying], sizes: Sizes, steps: Mapping[str, int]) -> dict[str, Varying]:
-    """The groups with sizes that are multiples of ``steps`` too; ``sizes``: of axes that have no group.
+def narrowed(
+    groups: Mapping[str, Varying], sizes: Sizes, steps: Mapping[str, int], smallest: Mapping[str, int]
+) -> dict[str, Varying]:
+    """The groups with sizes that are multiples of ``steps`` and at least ``smallest``.
+
+    ``sizes``: of axes that have no group.
 
     Raises:
-        PosexportError: an axis of ``steps`` is not among them: calls of an earlier copy of the module found it.
+        PosexportError: an axis is not among them: calls of an earlier copy of the module found it.
     """
-    if lost := [axis for axis in steps if axis not in sizes]:
+    if lost := [axis for axis in {**steps, **smallest} if axis not in sizes]:
         raise PosexportError(
             f"axis {lost[0]} varied when the module was made before, and does not now (found: {', '.join(sizes)}): its "
             "weights differ each time; call torch.manual_seed where it is made, or name the axes with axes="
         )
     stepped = dict(groups)
-    for axis, step in steps.items():
+    for axis in {**steps, **smallest}:
         group = groups.get(axis) or Varying(members=(), size=sizes[axis])
-        step = lcm(group.step, step)
-        size, least = multiple(group.size, step), multiple(group.least, step)
+        step = lcm(group.step, steps.get(axis, 1))
+        least = multiple(max(group.least, smallest.get(axis, 1)), step)
+        size = max(multiple(group.size, step), least)
         stepped[axis] = replace(group, size=size, least=least, step=step)
     return stepped
 

@@ -17,8 +17,18 @@ from torch.overrides import TorchFunctionMode
 from posexport.modules.recognise import attention
 from posexport.modules.recognise.attention import Projected, as_product, multi_head_refusal, of_one_dtype
 from posexport.modules.recognise.linear_einsum import as_linear
-from posexport.sources.torch_fixes import adaptive_pool, arange, complex_views, recurrent, vmap_index
+from posexport.sources.torch_fixes import (
+    adaptive_pool,
+    arange,
+    byte_masks,
+    complex_views,
+    recurrent,
+    stacks,
+    vmap_index,
+)
 from posexport.sources.torch_fixes.attention_flags import SDPA
+from posexport.sources.torch_fixes.constant_ranges import ConstantRanges
+from posexport.sources.torch_fixes.packed_rows import PackedRows
 
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 
@@ -29,6 +39,7 @@ class Recognised(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.reasons: list[str | None] = []
+        self._packed, self._ranges = PackedRows(), ConstantRanges()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -47,12 +58,13 @@ class Recognised(TorchFunctionMode):
             return func(args[0], *operands) if product is None else product
         if (indexed := vmap_index.indexed(func, args)) is not None:
             return indexed
-        if (elements := arange.elements(func, tuple(args), kwargs)) is not None:
-            return elements
-        if (means := adaptive_pool.pooled(func, tuple(args), kwargs)) is not None:
-            return means
-        if (states := recurrent.recurrent(func, tuple(args), kwargs)) is not None:
+        if (mended := _mended(func, tuple(args), kwargs)) is not None:
+            return mended
+        if (states := recurrent.recurrent(func, tuple(args), kwargs, self._packed)) is not None:
             return states
+        for kept in (self._packed, self._ranges):
+            if (known := kept.called(func, args, kwargs)) is not None:
+                return known
         return complex_views.called(func, args, kwargs)
 
     def _matmul(self, left: Tensor, right: Tensor) -> Tensor:
@@ -110,6 +122,14 @@ class Recognised(TorchFunctionMode):
         dropout = call["dropout_p"] if call["training"] else 0.0
         context = self._attention(parts.q, parts.k, parts.v, parts.masks, dropout, is_causal=parts.is_causal)
         return parts.output(context), weights
+
+
+def _mended(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a call returns that PyTorch's exporter writes wrongly, or not at all; None for others."""
+    for fix in (arange.elements, adaptive_pool.pooled, stacks.stacked, byte_masks.chosen):
+        if (result := fix(func, args, kwargs)) is not None:
+            return result
+    return None
 
 
 _CHOSEN: ContextVar[Recognised | None] = ContextVar("posexport_recognised", default=None)

@@ -146,7 +146,7 @@ class Sequences:
         if self.limits.min_length > step and self.any:
             yield self.point(1, self.limits.min_length - step, must_be_rejected=True)
         if step > 1 and self.any:
-            yield self.point(1, self.limits.min_length + 1, must_be_rejected=True)
+            yield self.point(1, multiple(self.limits.min_length, step) + 1, must_be_rejected=True)
         if self.far_limit is not None:
             yield GridPoint(batch=1, length=shortest, encoder_length=self.far_limit + 1, must_be_rejected=True)
 

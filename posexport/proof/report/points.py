@@ -14,6 +14,8 @@ from posexport.proof.grid.point import GridPoint
 
 #: of float16
 LARGEST = 65504.0
+#: how the note of a point begins at which the graph gave no outputs
+NOT_RUN = "ONNX Runtime failed: "
 
 
 class LayerRange(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ class SizeUses:
         branches: the user's lines that branch on a size, each with the branch that was traced.
         choices: comparisons of the size of an axis, each with the line.
         remainders: axes whose multiples of a number a line treats in another way than other sizes, each with the line.
+        equalities: sizes of which something must be a number, as of the rows of a weight, each with the line.
     """
 
     constants: list[tuple[int, str]] = field(default_factory=list)
@@ -45,11 +46,15 @@ class SizeUses:
     branches: dict[str, bool] = field(default_factory=dict)
     choices: dict["Choice", str] = field(default_factory=dict)
     remainders: dict["Remainder", str] = field(default_factory=dict)
+    equalities: list[tuple[int, str]] = field(default_factory=list)
 
     def line_of_constant(self, size: int) -> str:
         """The user's first line that made a constant of ``size``, or called ``int()``; empty where there is none."""
-        lines = [line for constant, line in self.constants if constant == size and line] or self.int_lines
-        return lines[0] if lines else ""
+        made, equal = (
+            [line for constant, line in found if constant == size and line]
+            for found in (self.constants, self.equalities)
+        )
+        return next(iter(made or self.int_lines or equal), "")
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,10 @@ class Choice:
     def other_side(self, most: int) -> int | None:
         """The first size from the traced one on, up to ``most``, that is decided otherwise; None where none is."""
         return next((size for size in range(self.traced, most + 1) if not self.is_same(size)), None)
+
+    def least_of_side(self) -> int:
+        """The first size from which on all up to the traced one are decided in the same way."""
+        return next((size + 1 for size in range(self.traced, 0, -1) if not self.is_same(size)), 1)
 
     def is_same(self, size: int) -> bool:
         """Whether it is decided in the same way at another size."""
@@ -128,12 +137,28 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
         set_replacement(self, symbol, size, message)
 
     with (
+        _recording_equalities(uses, outside),
         patched(torch.SymBool, "__bool__", record_branch),
         patched(torch.SymInt, "__int__", record_int),
         patched(torch.SymFloat, "__int__", record_int),
         patched(ShapeEnv, "_set_replacement", record_constant),
     ):
         yield uses
+
+
+@contextmanager
+def _recording_equalities(uses: SizeUses, outside: FrameType) -> Iterator[None]:
+    guard = ShapeEnv._maybe_guard_rel  # noqa: SLF001
+
+    def record(self: ShapeEnv, condition: Any) -> None:
+        symbols = getattr(condition, "free_symbols", ())
+        if getattr(condition, "rel_op", "") == "==" and len(symbols) == 1:
+            size = _traced(self, next(iter(symbols)))
+            uses.equalities.append((size, line_of_frame(sys._getframe(1), outside)))  # noqa: SLF001
+        guard(self, condition)
+
+    with patched(ShapeEnv, "_maybe_guard_rel", record):
+        yield
 
 
 def _traced(sizes: ShapeEnv, size: Any) -> int:

@@ -1,10 +1,10 @@
 """Sizes in a traced module stay symbolic where Python makes numbers of them.
 
 ``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``math.sqrt(length)``,
-``torch.as_tensor([height, width])``, ``torch.linspace(0, height, height)`` and ``x.split(batch)`` make numbers of
-sizes, so that the graph takes no others; ``min(7, len(x))`` is decided for all sizes. Inside the block the first four
-and the last return symbols, and the others compute with them. Other values are converted as usual; the proof at other
-sizes decides whether the graph is right.
+``np.ceil(length / 4)``, ``torch.as_tensor([height, width])``, ``torch.linspace(0, height, height)`` and
+``x.split(batch)`` make numbers of sizes, so that the graph takes no others; ``min(7, len(x))`` is decided for all
+sizes. Inside the block the first five and the last return symbols, and the others compute with them. Other values are
+converted as usual; the proof at other sizes decides whether the graph is right.
 
 Issue: pytorch/pytorch 138853. Seen in 2.13.
 """
@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -88,6 +89,25 @@ class _Math(ModuleType):
         return torch.sym_sqrt(x) if isinstance(x, _SYMBOLS) else math.sqrt(x)
 
 
+class _Numpy(ModuleType):
+    """The module ``numpy``, with roundings and a square root that keep symbolic numbers."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    @staticmethod
+    def ceil(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return math.ceil(x) if isinstance(x, _SYMBOLS) else np.ceil(x, *args, **kwargs)
+
+    @staticmethod
+    def floor(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return math.floor(x) if isinstance(x, _SYMBOLS) else np.floor(x, *args, **kwargs)
+
+    @staticmethod
+    def sqrt(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return torch.sym_sqrt(x) if isinstance(x, _SYMBOLS) else np.sqrt(x, *args, **kwargs)
+
+
 def _check(*_: Any, **__: Any) -> None:
     """Replaces ``transformers.utils.torch_compilable_check``, which has no operator in a graph."""
 
@@ -148,9 +168,10 @@ def with_symbolic_ints(model: nn.Module, chosen: Callable[[str], bool]) -> Itera
                 if key in scope or key in _BUILTIN:
                     undo.callback(_restore, scope, key, scope.get(key))
                     scope[key] = value
-            if scope.get("math") is math:
-                undo.callback(_restore, scope, "math", math)
-                scope["math"] = _Math("math")
+            for key, module, symbolic in (("math", math, _Math), ("np", np, _Numpy), ("numpy", np, _Numpy)):
+                if scope.get(key) is module:
+                    undo.callback(_restore, scope, key, module)
+                    scope[key] = symbolic(key)
             einx = sys.modules.get("einx")
             if scope.get("einx") is einx and einx is not None:
                 undo.callback(_restore, scope, "einx", einx)

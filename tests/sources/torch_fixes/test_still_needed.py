@@ -22,10 +22,11 @@ from torch.export import Dim
 import posexport
 from posexport.conversion.export import trace
 from posexport.errors import PosexportError
-from posexport.sources.torch_fixes import adaptive_pool, arange, complex_views
+from posexport.sources.torch_fixes import adaptive_pool, arange, byte_masks, complex_views, stacks
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.attention_flags import with_decided_flags
 from posexport.sources.torch_fixes.causal_mask import without_mask_detection
+from posexport.sources.torch_fixes.constant_ranges import ConstantRanges
 from posexport.sources.torch_fixes.default_dtype import computing_in
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 from posexport.sources.torch_fixes.fast_path import without_fast_path
@@ -287,6 +288,63 @@ def test_adaptive_pooling_to_a_grid(tmp_path: Path) -> None:
     assert not right(alone, images[1])
     mended = session(lambda x, size: adaptive_pool.pooled(F.adaptive_avg_pool2d, (x, size), {}))
     assert all(right(mended, image) for image in (x, *images))
+
+
+def test_constant_ranges() -> None:
+    def mean(x: Tensor, called: Any) -> Any:
+        made = called(torch.arange, 1, x.dim())
+        return x.mean(called(Tensor.tolist, made))
+
+    def plainly(func: Any, *args: Any) -> Any:
+        return func(*args)
+
+    with pytest.raises(Exception, match="tolist"), without_exporter_output():
+        _onnx(lambda x: mean(x, plainly))
+    known = ConstantRanges()
+    with without_exporter_output():
+        _onnx(lambda x: mean(x, lambda func, *args: known.called(func, args, {})))
+
+
+def test_a_range_that_was_changed_is_not_known() -> None:
+    known = ConstantRanges()
+    made = known.called(torch.arange, (1, 4), {})
+    assert known.called(Tensor.tolist, (made,), {}) == [1, 2, 3]
+    made.add_(1)
+    assert known.called(Tensor.tolist, (made,), {}) is None
+
+
+def test_byte_masks() -> None:
+    def masked(x: Tensor, where: Any) -> Any:
+        return where((x > 0).to(torch.uint8), x, 2 * x)
+
+    with pytest.raises(Exception, match="bool"), without_exporter_output():
+        _onnx(lambda x: masked(x, torch.where))
+    with without_exporter_output():
+        _onnx(lambda x: masked(x, lambda *args: byte_masks.chosen(torch.where, args, {})))
+
+
+def test_stacks_of_two_types(tmp_path: Path) -> None:
+    x, kinds = torch.randn(3, 5), torch.arange(6).reshape(3, 2)
+
+    def export_of(stack: Any) -> str:
+        with without_exporter_output():
+            program = torch.onnx.export(Calls(lambda x: stack([x, kinds])), (x,), dynamo=True, verbose=False)
+        assert program is not None
+        path = tmp_path / "m.onnx"
+        program.save(path)
+        return str(path)
+
+    with pytest.raises(Exception, match="SequenceConstruct"):
+        onnxruntime.InferenceSession(export_of(torch.column_stack))
+    mended = onnxruntime.InferenceSession(export_of(lambda parts: stacks.stacked(torch.column_stack, [parts], {})))
+    agree(mended.run(None, {"x": x.numpy()})[0], torch.column_stack([x, kinds]), "operator", torch.float32)
+
+
+@pytest.mark.parametrize("stack", [torch.hstack, torch.vstack, torch.dstack, torch.column_stack])
+@pytest.mark.parametrize("axes", [(), (3,), (3, 2), (3, 2, 2)])
+def test_stacks_are_pytorch_s(stack: Any, axes: tuple[int, ...]) -> None:
+    parts = [torch.rand(axes), torch.ones(axes, dtype=torch.int64)]
+    torch.testing.assert_close(stacks.stacked(stack, [parts], {}), stack(parts))
 
 
 def test_complex_views() -> None:

@@ -3,6 +3,7 @@
 import math
 import sys
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ class Sizes(nn.Module):
         rows = torch.linspace(0.5, height - 0.5, height, dtype=x.dtype)
         first, second = torch.cat((x, 2 * x)).split(x.shape[0])  # type: ignore[no-untyped-call]
         out: Tensor = (first + second) * rows[:, None] / math.sqrt(width) + sizes.sum() + torch.ones(twice).sum()
-        return out
+        return out + torch.ones(int(np.ceil(width / 4)), int(np.floor(height / 3)) + 1).sum() * np.ceil(0.5)
 
 
 class Traced(nn.Module):
@@ -46,3 +47,4 @@ def test_the_graph_takes_other_sizes() -> None:
     assert "int" not in globals()
     assert "len" not in globals()
     assert globals()["math"] is sys.modules["math"]
+    assert globals()["np"] is sys.modules["numpy"]
