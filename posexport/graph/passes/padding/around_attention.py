@@ -26,6 +26,7 @@ class AroundAttention:
     def __init__(self, g: Builder, mask: PaddingMask) -> None:
         self._g = g
         self._tokens = new_tokens.find(g, mask.tokens, mask.tokens)
+        self._indices = g.Unsqueeze(self._tokens.keep, [1])
         self._is_real = g.Cast(g.Reshape(mask.tokens, [-1, 1]), to=ir.DataType.BOOL, name="is_real")
 
     @property
@@ -38,7 +39,7 @@ class AroundAttention:
         channels = width(rows)
         assert channels is not None
         zeros = self._g.ConstantOfShape(self._g.shape(self._tokens.whole, [channels]))
-        every = self._g.ScatterND(zeros, self._tokens.indices, rows, name=f"{rows.name}_put_back")
+        every = self._g.ScatterND(zeros, self._indices, rows, name=f"{rows.name}_put_back")
         every.shape, every.type = rows.shape, rows.type
         return every
 
