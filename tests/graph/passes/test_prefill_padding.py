@@ -97,6 +97,11 @@ def test_a_step_has_no_branch_for_each_layer() -> None:
     model = _model("decoder-rope", "static", dropped=True)
     branches = [value.name for node in model.graph if node.op_type == "If" for value in node.outputs]
     assert branches == ["logits"]
+    # and rows are put back by one node
+    put_back = [node.outputs[0] for node in model.graph if node.op_type == "ScatterND"]
+    readers = {user.op_type for value in put_back for user, _ in value.uses()}
+    assert put_back
+    assert "Reshape" not in readers
 
 
 def test_rows_that_are_put_back_at_another_place_are_not_proven(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
