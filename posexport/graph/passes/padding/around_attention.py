@@ -1,10 +1,9 @@
 """Unpadding for devices: linear layers run on real tokens only, around attention that is the target's.
 
 The form of FlashAttention's ``unpad_input`` and ``pad_input`` (Dao et al.) with attention over padded rows: its inputs
-are re-padded, by one ScatterND each, and its context is gathered, by one Gather. Layers have no branch, for which the
-host would wait; the call has one, on whether enough tokens are padding. ONNX Runtime's PackedAttention would save
-attention's padding too: it has no CPU kernel, in which values could be proven without a card, nor a bias by positions
-without padding, nor rows padded on the left.
+are re-padded, by one ScatterND each, and its context is gathered, by one Gather. There is no branch, for which the host
+would wait. ONNX Runtime's PackedAttention would save attention's padding too: it has no CPU kernel, in which values
+could be proven without a card, nor a bias by positions without padding, nor rows padded on the left.
 """
 
 import onnx_ir as ir
