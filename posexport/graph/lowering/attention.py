@@ -89,15 +89,10 @@ class Attention:
         stacked = g.Reshape(x, self._by_heads_of("k"))
         return g.Reshape(g.MatMul(stacked, y), self._by_heads_of("q"), name=name)
 
-    def prepare_products(self) -> None:
-        """Writes the shapes that `product` needs where it is called, so that branches inside find them done."""
-        if self.spec.grouped and not self.spec.packed:
-            self._by_heads_of("q")
-            self._by_heads_of("k")
-
     def _by_heads_of(self, name: str) -> ir.Value:
         """The shape [B, heads of ``name``, all the rest, N] for a value [B, ..., N]."""
-        return self.g.shape([0], self.g.size(self.x[name], 1), [-1, 0])
+        heads = self.g.attribute("heads" if name == "q" else "kv_heads", int)
+        return self.g.shape([0], self.g.Reshape(heads, [1]), [-1, 0])
 
     def operator(self, term: str, **tensors: ir.Value) -> ir.Value:
         """Calls the operator of a ``term`` (base, scores, values); ``tensors`` replace inputs of the same name."""

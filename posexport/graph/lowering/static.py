@@ -1,9 +1,10 @@
 """Attention to the used slots of a static KV cache, without position terms.
 
-Unused slots may hold NaN or infinities, which no added mask and no probability of zero takes out of a product. Scores
-are few in a decode step, so the scores of unused slots are sliced off before the softmax. Values fill the capacity of
-the cache: slicing would copy them. Zero times NaN or infinity is NaN, so a context without NaN is right; one with
-NaN is computed again from a copy of the used values.
+Unused slots may hold NaN or infinities, which no added mask and no probability of zero takes out of a product. Copying
+the used slots costs a decode step more than its arithmetic, so its products are over the capacity of the cache, and
+the scores of unused slots get minus infinity. Any NaN or infinity among them makes the context NaN: minus infinity plus
+infinity, and zero times infinity, are NaN. So a context without NaN is right; one with NaN is computed again from the
+used slots alone.
 
 GroupQueryAttention spends several times as long on these products as reading keys and values takes. Here every head has
 a separate product of a single row, for which ONNX Runtime has a kernel; with the scale as the product's factor it
@@ -11,11 +12,11 @@ would take longer. Where `_STACKED` or more heads share keys, their rows are one
 step with 2048 tokens in the cache takes 0.9 of the time (onnxruntime 1.31, AVX-512); the products of 2 would take 1.4.
 What unused slots hold never matters (`posexport.graph.lowering.static`).
 
-Copying these slots out of the cache costs a decode step more than its arithmetic: where at least half of the capacity
-is used, a call of few tokens attends to the whole capacity and drops the unused slots' scores and values; all other
-calls copy the used slots, so that a step costs the used slots, not the capacity.
+Where at least half of the capacity is used, a call of few tokens attends to the whole capacity; all other calls copy
+the used slots, so that a step costs the used slots, not the capacity.
 """
 
+import math
 from collections.abc import Callable
 
 import onnx_ir as ir
@@ -47,10 +48,17 @@ def used_context(
     """
     pads = g.shape([0] * (2 * axes - 1), unused)
     context = product(g.Pad(probs, pads), v)
+    return without_nan(g, context, lambda: product(probs, g.slice(v, [0], used, -2)), lambda: context)
+
+
+def without_nan(
+    g: Builder, context: ir.Value, of_used: Callable[[], ir.Value], of_all: Callable[[], ir.Value]
+) -> ir.Value:
+    """``of_all``, or ``of_used`` where ``context``, of all slots, has NaN."""
     return g.if_(
         g.IsNaN(g.ReduceSum(context, keepdims=0)),
-        lambda: product(probs, g.slice(v, [0], used, -2)),
-        lambda: context,
+        of_used,
+        of_all,
         branches=("without_unused_slots", "of_all_slots"),
         name="context_of_slots",
     )
@@ -74,18 +82,26 @@ def step(attention: Attention, bias: Callable[[], ir.Value | None]) -> tuple[ir.
     )
     q_each = g.Reshape(attention.scaled(x["q"]), of_each)
     scores = g.op("FusedMatMul", q_each, g.Unsqueeze(k, [2]), domain=MICROSOFT, transB=1)
-    used = g.Shape(x["kpos"])
-    scores = used_scores(g, scores, used)
-    if spec.scores is None:
-        probs = g.Softmax(g.Add(scores, g.Unsqueeze(x["mask"], [1])), axis=-1)
-    else:
-        scores_of_heads = g.Reshape(scores, g.shape([0], heads, [1], [-1]))
-        probs = g.Reshape(g.Softmax(g.Add(scores_of_heads, bias()), axis=-1), of_each)
-    context = used_context(
-        g, probs, g.Unsqueeze(v, [2]), used=used, unused=x["unused"], axes=5, product=lambda p, v: g.MatMul(p, v)
-    )
-    packed = g.shape([0], [1], [-1]) if spec.packed else g.shape([0], heads, [1], [-1])
-    return g.Reshape(context, packed), k, v
+    values, used = g.Unsqueeze(v, [2]), x["used"]
+
+    def probs(scores: ir.Value, added: ir.Value) -> ir.Value:
+        if spec.scores is None:
+            return g.Softmax(g.Add(scores, added), axis=-1)
+        of_heads = g.Reshape(scores, g.shape([0], heads, [1], [-1]))
+        return g.Reshape(g.Softmax(g.Add(of_heads, added), axis=-1), of_each)
+
+    def finished(context: ir.Value) -> ir.Value:
+        return g.Reshape(context, g.shape([0], [1], [-1]) if spec.packed else g.shape([0], heads, [1], [-1]))
+
+    def of_used() -> ir.Value:
+        of_slots = probs(used_scores(g, scores, used), used_scores(g, added, used))
+        return finished(g.MatMul(of_slots, g.slice(values, [0], used, -2)))
+
+    added = x["step_mask"]
+    if spec.scores is not None:
+        added = g.Pad(bias(), x["pads"], g.CastLike(-math.inf, attention.like))
+    context = g.MatMul(probs(scores, added), values)
+    return without_nan(g, context, of_used, lambda: finished(context)), k, v
 
 
 #: more new tokens than these have more scores to copy than there are keys and values

@@ -61,8 +61,6 @@ class Tiled(Lowering[AttentionSpec]):
         by_length = spec.bias == "none" and _only_length_counts(spec)
         if (by_length and always_tiles(target)) or (by_scores and always_tiles_scores(target, MAX_UNTILED_SCORES)):
             return by_tiles()
-        attention.queries()
-        attention.prepare_products()
         return g.if_(_is_small(attention), at_once, by_tiles, branches=("at_once", "by_blocks"), name="context")
 
 

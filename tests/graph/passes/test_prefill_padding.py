@@ -1,6 +1,7 @@
 """A prefill without padding in its linear layers: the same values for real tokens, and for every later step."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,9 @@ import posexport
 from posexport.base.spec import BATCH, CAPACITY, PAST, SEQUENCE, TOTAL
 from posexport.base.targets.target import Target
 from posexport.conversion.export.trace import trace
-from posexport.graph.builder import Builder
 from posexport.graph.lowering import functions
 from posexport.graph.passes.graph_pass import Context
-from posexport.graph.passes.padding import new_tokens
+from posexport.graph.passes.padding import prefill
 from posexport.graph.passes.pipeline import run
 from posexport.sources import builtin
 from posexport.sources.prepare import with_kv_cache
@@ -96,17 +96,24 @@ def test_a_step_has_no_branch_for_each_layer() -> None:
     """An If in every layer would cost a step more than all that is gathered and put back."""
     model = _model("decoder-rope", "static", dropped=True)
     branches = [value.name for node in model.graph if node.op_type == "If" for value in node.outputs]
-    assert branches == ["kept_tokens", "logits"]
+    assert branches == ["logits"]
+    # and rows are put back by one node
+    put_back = [node.outputs[0] for node in model.graph if node.op_type == "ScatterND"]
+    readers = {user.op_type for value in put_back for user, _ in value.uses()}
+    assert put_back
+    assert "Reshape" not in readers
 
 
 def test_rows_that_are_put_back_at_another_place_are_not_proven(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    right = new_tokens.indices
+    right = prefill._Padding.put_back
 
-    def shifted(g: Builder, keep: ir.Value) -> ir.Value:
+    def shifted(padding: prefill._Padding, rows: ir.Value, zeros: ir.Value) -> ir.Value:
         """As if real tokens stood one place later, the last one first."""
-        return right(g, g.Mod(g.Add(keep, 1), g.Add(g.ReduceMax(keep, keepdims=0), 1)))
+        g, places = padding.g, padding.places
+        later = g.Concat(g.slice(places, [1], [2**31], 0), g.slice(places, [0], [1], 0), axis=0)
+        return right(replace(padding, places=later), rows, zeros)
 
-    monkeypatch.setattr(new_tokens, "indices", shifted)
+    monkeypatch.setattr(prefill._Padding, "put_back", shifted)
     found = posexport.convert(
         "decoder-nope", tmp_path / "out", target="cpu", lengths=[17], settings=shared("decoder-nope")
     )

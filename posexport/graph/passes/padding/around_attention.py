@@ -1,10 +1,9 @@
 """Unpadding for devices: linear layers run on real tokens only, around attention that is the target's.
 
 The form of FlashAttention's ``unpad_input`` and ``pad_input`` (Dao et al.) with attention over padded rows: its inputs
-are re-padded, by one ScatterND each, and its context is gathered, by one Gather. Layers have no branch, for which the
-host would wait; the call has one, on whether enough tokens are padding. ONNX Runtime's PackedAttention would save
-attention's padding too: it has no CPU kernel, in which values could be proven without a card, nor a bias by positions
-without padding, nor rows padded on the left.
+are re-padded, by one ScatterND each, and its context is gathered, by one Gather. There is no branch, for which the host
+would wait. ONNX Runtime's PackedAttention would save attention's padding too: it has no CPU kernel, in which values
+could be proven without a card, nor a bias by positions without padding, nor rows padded on the left.
 """
 
 import onnx_ir as ir
@@ -26,6 +25,7 @@ class AroundAttention:
     def __init__(self, g: Builder, mask: PaddingMask) -> None:
         self._g = g
         self._tokens = new_tokens.find(g, mask.tokens, mask.tokens)
+        self._indices = g.Unsqueeze(self._tokens.keep, [1])
         self._is_real = g.Cast(g.Reshape(mask.tokens, [-1, 1]), to=ir.DataType.BOOL, name="is_real")
 
     @property
@@ -38,7 +38,7 @@ class AroundAttention:
         channels = width(rows)
         assert channels is not None
         zeros = self._g.ConstantOfShape(self._g.shape(self._tokens.whole, [channels]))
-        every = self._g.ScatterND(zeros, self._tokens.indices, rows, name=f"{rows.name}_put_back")
+        every = self._g.ScatterND(zeros, self._indices, rows, name=f"{rows.name}_put_back")
         every.shape, every.type = rows.shape, rows.type
         return every
 

@@ -15,19 +15,19 @@ _SHARE = 8
 
 @dataclass(frozen=True)
 class NewTokens:
-    """The computed tokens of a call: N of B rows with T new tokens; int64 except ``unpads``.
+    """The computed tokens of a call: N of B rows with T new tokens; int64 except the first two.
 
     Attributes:
         unpads: whether enough tokens are padding, and not all, bool [].
+        kept: which tokens are computed, bool [B, T]; all if unpadding does not pay.
         whole: number of all new tokens B T, [1].
-        keep: indices of the computed tokens, [N]; all B T if unpadding does not pay.
-        indices: ``keep`` as [N, 1], for ScatterND.
+        keep: indices of the computed tokens, [N].
     """
 
     unpads: ir.Value
+    kept: ir.Value
     whole: ir.Value
     keep: ir.Value
-    indices: ir.Value
 
 
 def find(g: Builder, mask: ir.Value, tokens: ir.Value) -> NewTokens:
@@ -35,22 +35,10 @@ def find(g: Builder, mask: ir.Value, tokens: ir.Value) -> NewTokens:
 
     ``mask``: [B, S] over past and new tokens, not 0 for real ones. ``tokens``: any value of shape [B, T, ...].
     """
-    new = g.slice(g.Cast(mask, to=_BOOL), g.Neg(g.size(tokens, 1)), [_END], 1)
-    real = g.NonZero(g.Reshape(new, [-1]), name="real_new_tokens")
-    number, whole = g.Size(real), g.Size(new)
+    real = g.slice(g.Cast(mask, to=_BOOL), g.Neg(g.size(tokens, 1)), [_END], 1, name="real_new_tokens")
+    number, whole = g.ReduceSum(g.Cast(real, to=_INT64), keepdims=0), g.Size(real)
     is_enough = g.LessOrEqual(g.Mul(number, _SHARE), g.Mul(whole, _SHARE - 1))
     unpads = g.And(is_enough, g.Greater(number, 0), name="new_padding_is_dropped")
-    keep = g.if_(
-        unpads,
-        lambda: g.Squeeze(real, [0]),
-        lambda: g.Range(0, whole, 1),
-        branches=("real_only", "all_tokens"),
-        name="kept_tokens",
-        types=[_INT64],
-    )
-    return NewTokens(unpads, g.Reshape(whole, [1]), keep, indices(g, keep))
-
-
-def indices(g: Builder, keep: ir.Value) -> ir.Value:
-    """Of ScatterND, which puts rows of the tokens ``keep`` [N] back, [N, 1]."""
-    return g.Unsqueeze(keep, [1])
+    kept = g.Or(real, g.Not(unpads), name="computed_tokens")
+    keep = g.Squeeze(g.NonZero(g.Reshape(kept, [-1])), [0], name="kept_tokens")
+    return NewTokens(unpads, kept, g.Reshape(whole, [1]), keep)

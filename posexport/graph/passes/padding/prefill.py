@@ -22,7 +22,7 @@ from posexport.graph.passes.padding import new_tokens
 from posexport.graph.passes.padding.between import keeps_rows_apart
 from posexport.graph.passes.padding.mask import Axes, mask_of_new_tokens
 from posexport.graph.passes.padding.new_tokens import NewTokens
-from posexport.graph.passes.padding.rows import builder, enters, gather, is_rows
+from posexport.graph.passes.padding.rows import builder, enters, is_rows
 from posexport.graph.queries import axis, producer, sizes, width
 
 _FLOAT = ir.DataType[MODEL_DTYPE.onnx]
@@ -129,23 +129,81 @@ def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> Non
     graph = model.graph
     g = builder(model)
     new = new_tokens.find(g, mask, tokens)
+    padding = _Padding.of(g, new, (sizes(tokens) or ())[:2])
     put_back = _put_back_at(flow.leaving)
-    # zeros for re-padding, once per call, before all readers
-    zeros = {
-        channels: g.ConstantOfShape(g.shape(new.whole, [channels]), name=f"zeros_of_{channels}_channels")
-        for channels in dict.fromkeys(map(_channels, put_back))
-    }
+    # once per call, before all readers
+    zeros = {channels: padding.zeros(channels) for channels in dict.fromkeys(map(_channels, put_back))}
     graph.insert_before(graph[0], g.take())
-    gather(graph, g, flow.entering, new.keep)
+    for node in flow.entering:
+        padding.leave_out(node)
     for rows, readers in put_back.items():
-        every = g.ScatterND(zeros[_channels(rows)], new.indices, rows, name=f"{rows.name}_put_back")
-        every.shape, every.type = rows.shape, rows.type
+        every = padding.put_back(rows, zeros[_channels(rows)])
         graph.insert_after(rows.producer() or graph[0], g.take())
         for reader, place in readers:
             reader.replace_input_with(place, every)
+            _give_axes(reader)
     for node in flow.leaving:
         if node.outputs[0].is_graph_output():
-            _give(graph, g, node, new)
+            _give(graph, g, node, new.unpads, padding)
+
+
+@dataclass(frozen=True)
+class _Padding:
+    """Takes the computed tokens out of [B, T, ...] and puts their rows back.
+
+    Attributes:
+        lead: the names of the axes B and T.
+        shape: B and T, int64 [2].
+        places: rows and new tokens of the computed tokens, int64 [N, 2].
+    """
+
+    g: Builder
+    lead: tuple[int | str, ...]
+    shape: ir.Value
+    places: ir.Value
+
+    @classmethod
+    def of(cls, g: Builder, new: NewTokens, lead: tuple[int | str, ...]) -> "_Padding":
+        places = g.Transpose(g.NonZero(new.kept), perm=[1, 0], name="places_of_kept_tokens")
+        return cls(g, lead, g.Shape(new.kept), places)
+
+    def zeros(self, channels: int) -> ir.Value:
+        """[B, T, ``channels``]."""
+        return self.g.ConstantOfShape(self.g.shape(self.shape, [channels]), name=f"zeros_of_{channels}_channels")
+
+    def leave_out(self, reshape: ir.Node) -> None:
+        """Let a Reshape [B, T, ..] to [B T, C] have only the computed tokens."""
+        graph, tokens, rows = reshape.graph, reshape.inputs[0], reshape.outputs[0]
+        assert graph is not None
+        assert tokens is not None
+        kept = self.g.GatherND(tokens, self.places, name=f"{tokens.name}_kept")
+        graph.insert_before(reshape, self.g.take())
+        if len(sizes(tokens) or ()) > 3:  # of heads
+            reshape.replace_input_with(0, kept)
+            return
+        kept.shape, kept.type = rows.shape, rows.type
+        ir.convenience.replace_all_uses_with(rows, kept)
+        graph.remove(reshape, safe=True)
+
+    def put_back(self, rows: ir.Value, zeros: ir.Value) -> ir.Value:
+        """``rows`` [N, C] with ``zeros`` at padding, [B, T, C]."""
+        every = self.g.ScatterND(zeros, self.places, rows, name=f"{rows.name}_put_back")
+        every.shape, every.type = ir.Shape([*self.lead, _channels(rows)]), rows.type
+        return every
+
+
+def _give_axes(reader: ir.Node) -> None:
+    """Let a Split or Reshape of rows read [B, T, C]; a Reshape to this shape goes."""
+    if reader.op_type == "Split":
+        reader.attributes["axis"] = ir.AttrInt64("axis", -1)
+        for part in reader.outputs:
+            channels = width(part)
+            part.shape = ir.Shape([*(sizes(reader.inputs[0]) or ())[:2], channels])
+            for node, _ in list(part.uses()):
+                _give_axes(node)
+    elif sizes(reader.outputs[0]) == sizes(reader.inputs[0]):
+        ir.convenience.replace_all_uses_with(reader.outputs[0], reader.inputs[0])
+        reader.graph.remove(reader, safe=True)
 
 
 def _channels(rows: ir.Value) -> int:
@@ -172,20 +230,14 @@ def _put_back_at(leaving: Collection[ir.Node]) -> dict[ir.Value, list[tuple[ir.N
     return readers
 
 
-def _give(graph: ir.Graph, g: Builder, reshape: ir.Node, new: NewTokens) -> None:
+def _give(graph: ir.Graph, g: Builder, reshape: ir.Node, unpads: ir.Value, padding: _Padding) -> None:
     """An output of the graph for all tokens: zeros for padding that was left out."""
     rows, shape = reshape.inputs
     value = reshape.outputs[0]
     assert rows is not None
-    channels = _channels(rows)
-
-    def put_back() -> ir.Value:
-        zeros = g.ConstantOfShape(g.shape(new.whole, [channels]))
-        return g.Reshape(g.ScatterND(zeros, new.indices, rows), shape, allowzero=1)
-
     output = g.if_(
-        new.unpads,
-        put_back,
+        unpads,
+        lambda: g.Reshape(padding.put_back(rows, padding.zeros(_channels(rows))), shape, allowzero=1),
         lambda: g.Reshape(rows, shape, allowzero=1),
         branches=("put_back", "all_tokens"),
         name=str(value.name),
