@@ -22,6 +22,7 @@ from posexport.checkpoints import (
     module_keys,
     scoring,
     sentence_transformers,
+    setfit,
     unread_files,
 )
 from posexport.checkpoints.adapter import Adapter
@@ -142,7 +143,7 @@ def open_checkpoint(
     if adapted is not None:
         files, task = adapted.base, task or adapted.task
     # the head that modules.json describes
-    modules = _modules(files, task)
+    modules = _modules(files, task, allow_pickle=allow_pickle)
     ranker = modules or Ranker(below="", task=None)
     config = Config(files, gliner_folder.config_name(files, ranker.below), released=released)
     pooling = ranker.pooling
@@ -161,7 +162,7 @@ def open_checkpoint(
     remarks += chronos_folder.remarks(config.label, config.values)
     read = [] if adapted is None else [*adapted.files.values()]
     if pooling is not None:
-        read += [files.path / name for name in (*pooling.files, *pooling.weight_files)]
+        read += [files.path / name for name in (*pooling.files, *pooling.weight_files, *pooling.replaced_files)]
     remarks += unread_files.remarks(_names(files, opened, read))
     if adapted is not None:
         remarks.append(adapted.remark)
@@ -180,8 +181,10 @@ def open_checkpoint(
     )
 
 
-def _modules(files: Directory, task: str | None) -> Ranker | None:
+def _modules(files: Directory, task: str | None, *, allow_pickle: bool) -> Ranker | None:
     """What modules.json says of ``task``; None without the file, and for tasks that it is not about."""
+    if task in (None, _SCORES) and (classifier := setfit.read(files, allow_pickle=allow_pickle)) is not None:
+        return Ranker(below=classifier.below, task=classifier.task, pooling=classifier)
     if task in (None, scoring.TEXT_RANKING, _SCORES) and (ranker := read_cross_encoder(files)) is not None:
         return ranker if task is None or ranker.task in (None, task) else None
     if task in (None, *EMBEDDING_TASKS) and files.find(MODULES) is not None and not scoring.is_cross_encoder(files):

@@ -56,6 +56,10 @@ class Pooling:
     scores: bool = False
     #: files beside the model's weights with tensors of the head, which are called FILE/TENSOR
     weight_files: tuple[str, ...] = ()
+    #: files in whose place those are read
+    replaced_files: tuple[str, ...] = ()
+    #: names of the labels whose scores it gives, where no other file has them
+    labels: list[str] = field(default_factory=list)
     #: texts are padded on the left, so that the first token of a text is not in the first slot
     first_kept: bool = False
 
