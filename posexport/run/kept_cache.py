@@ -45,10 +45,10 @@ class KeptCache(Cache):
             prompt: token ids.
             room: tokens that a static cache must hold.
             threshold: row length beyond which other keys are cached (`posexport.run.prefill.recomputed_from`).
-            at_once: chunks change the results, so that nothing is kept.
+            at_once: keys depend on the length; without a ``threshold`` nothing is kept.
         """
-        differs = threshold is not None and self.slots > threshold >= len(prompt)
-        self._cut(0 if at_once or differs or self._step is not None else self._shared(prompt))
+        differs = at_once if threshold is None else self.slots > threshold >= len(prompt)
+        self._cut(0 if differs or self._step is not None else self._shared(prompt))
         if self.slots:
             self._grow(room)
         else:
