@@ -93,6 +93,8 @@ class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         truncate_dim: number of elements of a vector that remain; None: all.
         similarity: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``; for token vectors ``maxsim`` or ``meanmaxsim``.
         tokens: rules for token vectors; None: a text becomes one vector.
+        unused_tokens: of a model that gives weights and vectors of tokens beside the text's (BGE-M3), the tokens
+            without a weight; None: another model.
     """
 
     max_length: int | None = None
@@ -103,6 +105,7 @@ class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     truncate_dim: int | None = None
     similarity: str = "cosine"
     tokens: TokenRules | None = None
+    unused_tokens: list[str] | None = None
 
 
 class PairRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

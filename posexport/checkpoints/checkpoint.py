@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from posexport.base.options.recipe import DefinitionName
 from posexport.checkpoints import dropped
 from posexport.checkpoints.families.registry import FAMILIES
@@ -58,6 +60,8 @@ def checkpoint_source(
     usual = TRANSFORMERS if foreign or lacking or definition == "transformers" else DEFINED
     maker: Maker = MAKERS[model_type if foreign and model_type in MAKERS else usual]
     model = maker.make(checkpoint)
+    if checkpoint.pooling is not None and checkpoint.pooling.labels:
+        model = msgspec.structs.replace(model, labels=checkpoint.pooling.labels)
     return Source.of(
         model,
         name=name or str(directory),

@@ -6,7 +6,7 @@ for texts are the same for both.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from posexport.base.spec import PairRules, TextRules
 from posexport.base.tasks.registry import TASKS, did_you_mean_task
 from posexport.checkpoints import (
     adapter,
+    bge_m3,
     chronos_folder,
     dropped,
     gliner_folder,
@@ -21,6 +22,7 @@ from posexport.checkpoints import (
     module_keys,
     scoring,
     sentence_transformers,
+    setfit,
     unread_files,
 )
 from posexport.checkpoints.adapter import Adapter
@@ -30,7 +32,7 @@ from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.pooling import Pooling
 from posexport.checkpoints.scoring import Answers, Ranker, read_cross_encoder
 from posexport.checkpoints.sentence_transformers import MODULES
-from posexport.checkpoints.weights import Weights, open_weights, sha256
+from posexport.checkpoints.weights import Weights, open_file, open_weights, sha256
 from posexport.errors import PosexportError
 
 #: tasks of graphs that return vectors of texts
@@ -83,6 +85,8 @@ class Checkpoint:
         weights = open_weights(self.files, self.below, allow_pickle=self.allow_pickle)
         for folder in [] if self.pooling is None else self.pooling.folders:
             weights = weights.beside(folder, open_weights(self.files, folder, allow_pickle=self.allow_pickle))
+        for name in () if self.pooling is None else self.pooling.weight_files:
+            weights = weights.beside(f"{name}/", open_file(self.files, name))
         return weights
 
     @property
@@ -139,12 +143,14 @@ def open_checkpoint(
     if adapted is not None:
         files, task = adapted.base, task or adapted.task
     # the head that modules.json describes
-    modules = _modules(files, task)
+    modules = _modules(files, task, allow_pickle=allow_pickle)
     ranker = modules or Ranker(below="", task=None)
     config = Config(files, gliner_folder.config_name(files, ranker.below), released=released)
     pooling = ranker.pooling
     if modules is None and task in (None, "token-embedding") and config.architecture() == late_interaction.ARCHITECTURE:
         pooling = late_interaction.of_colbert(files, config)
+    if allow_pickle and _may_be_hybrid(modules, task) and bge_m3.files_of(files):
+        pooling = bge_m3.with_projections(pooling, files, config)
     task = task or (ranker.task if pooling is None else pooling.task)
     if task in EMBEDDING_TASKS and (pooling is None or pooling.task != task):
         raise PosexportError(
@@ -154,7 +160,10 @@ def open_checkpoint(
         )
     remarks = module_keys.remarks(files) if pooling is not None or modules is not None else []
     remarks += chronos_folder.remarks(config.label, config.values)
-    remarks += unread_files.remarks(_names(files, opened, {} if adapted is None else adapted.files))
+    read = [] if adapted is None else [*adapted.files.values()]
+    if pooling is not None:
+        read += [files.path / name for name in (*pooling.files, *pooling.weight_files, *pooling.replaced_files)]
+    remarks += unread_files.remarks(_names(files, opened, read))
     if adapted is not None:
         remarks.append(adapted.remark)
     return Checkpoint(
@@ -172,8 +181,10 @@ def open_checkpoint(
     )
 
 
-def _modules(files: Directory, task: str | None) -> Ranker | None:
+def _modules(files: Directory, task: str | None, *, allow_pickle: bool) -> Ranker | None:
     """What modules.json says of ``task``; None without the file, and for tasks that it is not about."""
+    if task in (None, _SCORES) and (classifier := setfit.read(files, allow_pickle=allow_pickle)) is not None:
+        return Ranker(below=classifier.below, task=classifier.task, pooling=classifier)
     if task in (None, scoring.TEXT_RANKING, _SCORES) and (ranker := read_cross_encoder(files)) is not None:
         return ranker if task is None or ranker.task in (None, task) else None
     if task in (None, *EMBEDDING_TASKS) and files.find(MODULES) is not None and not scoring.is_cross_encoder(files):
@@ -182,7 +193,14 @@ def _modules(files: Directory, task: str | None) -> Ranker | None:
     return None
 
 
-def _names(files: Directory, opened: Directory, adapter_files: Mapping[str, Path]) -> set[str]:
-    """Names of the files in the model's folder and in an adapter's, without those that the adapter is read from."""
+def _may_be_hybrid(modules: Ranker | None, task: str | None) -> bool:
+    """Whether tokens can have weights and vectors: beside the vector of a text, or where no file names a head."""
+    if modules is None:
+        return task in (None, "sentence-embedding")
+    return modules.pooling is not None and bool(modules.pooling.modes) and not modules.pooling.scores
+
+
+def _names(files: Directory, opened: Directory, read: Iterable[Path]) -> set[str]:
+    """Names of the files in the model's folder and in an adapter's, without those that are read."""
     folders = {files.path, opened.path}
-    return {name for folder in folders for name in unread_files.names_in(folder, read=adapter_files.values())}
+    return {name for folder in folders for name in unread_files.names_in(folder, read=read)}

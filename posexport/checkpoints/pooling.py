@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from posexport.base.spec import TextRules
 from posexport.errors import PosexportError
 from posexport.nn.heads import Head
+from posexport.nn.hybrid import HybridEmbedding
 from posexport.nn.pooling import (
     DenseConfig,
     LayerNormConfig,
@@ -49,8 +50,16 @@ class Pooling:
     files: list[str] = field(default_factory=list)
     #: weights of words in place of a pooling of states
     splade: SpladeConfig | None = None
+    #: elements of the vectors that tokens have beside the text's, with a weight each (BGE-M3)
+    token_width: int | None = None
     #: what it gives are scores of a text or a pair of texts (CrossEncoder)
     scores: bool = False
+    #: files beside the model's weights with tensors of the head, which are called FILE/TENSOR
+    weight_files: tuple[str, ...] = ()
+    #: files in whose place those are read
+    replaced_files: tuple[str, ...] = ()
+    #: names of the labels whose scores it gives, where no other file has them
+    labels: list[str] = field(default_factory=list)
     #: texts are padded on the left, so that the first token of a text is not in the first slot
     first_kept: bool = False
 
@@ -67,8 +76,9 @@ class Pooling:
 
     @property
     def folders(self) -> list[str]:
-        """Folders of the steps' weights, without the transformer's folder."""
-        return [step.folder for step in self.steps if step.config is not None and step.folder]
+        """Folders of the steps' weights, without the transformer's folder and files."""
+        folders = [step.folder for step in self.steps if step.config is not None and step.folder]
+        return [folder for folder in folders if folder.rstrip("/") not in self.weight_files]
 
 
 def head_of(pooling: Pooling, hidden: int, *, model: str, decoder: bool) -> Head:
@@ -90,12 +100,17 @@ def head_of(pooling: Pooling, hidden: int, *, model: str, decoder: bool) -> Head
         )
     if pooling.rules.tokens is not None:
         return TokenEmbeddings(hidden, [step.dense for step in pooling.steps if step.dense is not None])
-    kind = PooledScores if pooling.scores else SentenceEmbedding
     steps = [step.config for step in pooling.steps]
+    if (width := pooling.token_width) is not None:
+        return HybridEmbedding(hidden, pooling.modes, steps, width=width, first_kept=pooling.first_kept)
+    kind = PooledScores if pooling.scores else SentenceEmbedding
     return kind(hidden, pooling.modes, steps, first_kept=pooling.first_kept)
 
 
 def stored_name(name: str, steps: Sequence[Step]) -> str:
-    """``steps.INDEX.PARAMETER`` of the head as the folder of that step has it."""
-    _, index, parameter = name.split(".", 2)
+    """``steps.INDEX.PARAMETER`` of the head as the folder of that step has it, ``LINEAR.PARAMETER`` as its file."""
+    first, rest = name.split(".", 1)
+    if first != "steps":
+        return f"{first}.pt/{rest}"
+    index, parameter = rest.split(".", 1)
     return steps[int(index)].folder + parameter

@@ -41,6 +41,12 @@ def read(directory: Directory) -> Pooling:
         return _splade(directory, folders)
     if _is_late_interaction(names):
         return _late_interaction(directory, modules)
+    if "StaticEmbedding" in names:
+        raise PosexportError(
+            f"{label} lists StaticEmbedding (model2vec): a mean over a table of vectors, without a transformer and "
+            "positions, which is not converted; model2vec.onnx.export_model_to_onnx writes it and its classifier "
+            "(head.safetensors) as ONNX"
+        )
     if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - set(STEPS):
         raise PosexportError(
             f"{label} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and then any of "

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from posexport.base.registry import Registry
+from posexport.checkpoints.hub_cache import BGE_M3 as BGE_M3_FILES
 from posexport.checkpoints.weights import first_few
 
 #: folders below a checkpoint that are searched
@@ -40,8 +41,8 @@ SETFIT = UnreadFiles(
 )
 BGE_M3 = UnreadFiles(
     library="FlagEmbedding (BGE-M3)",
-    patterns=("sparse_linear.pt", "colbert_linear.pt"),
-    lost="sparse and multi-vector embeddings are not in this bundle",
+    patterns=BGE_M3_FILES,
+    lost="sparse and multi-vector embeddings are not in this bundle; --allow-pickle reads both files of an embedder",
 )
 LLM2VEC = UnreadFiles(
     library="LLM2Vec", patterns=("llm2vec_config.json",), lost="its pooling and its attention are not in this bundle"

@@ -229,6 +229,13 @@ def open_weights(directory: Directory, below: str, *, allow_pickle: bool) -> Wei
     )
 
 
+def open_file(directory: Directory, name: str) -> Weights:
+    """The weights in one file, safetensors or a pickle, which must be there; a pickle only where the user allows it."""
+    path = directory.find(name)
+    assert path is not None
+    return _joined(directory, {name: path}, {name: path}, path.suffix, None)
+
+
 def _joined(
     directory: Directory, shards: dict[str, Path], files: dict[str, Path], suffix: str, expected: dict[str, str] | None
 ) -> Weights:

@@ -70,6 +70,11 @@ _TYPED = {
     default="float32",
     help="Quantize vectors as sentence-transformers does, by the range of these texts (embedders).",
 )
+@click.option(
+    "--output-value",
+    type=click.Choice(["sentence_embedding", "token_embeddings", "dense", "sparse", "colbert", "all"]),
+    help="What encode gives of texts: vectors, tokens' states; of BGE-M3 weights and vectors of tokens, or all.",
+)
 @click.option("--top-k", type=int, metavar="N", help="Only the N best texts of --query, or labels, tokens, answers.")
 @click.option("--activation-fn", metavar="NAME", help="With --query: Sigmoid, Identity, ... in place of the model's.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")

@@ -15,6 +15,7 @@ from posexport.errors import PosexportError
 from posexport.run.arrays import check_arrays_file, read_arrays, read_texts, save_arrays, similarities
 from posexport.run.batches import Progress
 from posexport.run.embed import EMBEDDING, EmbeddingPrecision
+from posexport.run.hybrid import COLBERT
 from posexport.run.late_interaction import TOKEN_EMBEDDINGS
 from posexport.run.load import load
 from posexport.run.scores import Ranked
@@ -97,6 +98,7 @@ def answer(
     truncate_dim: int | None = None,
     normalize_embeddings: bool = False,
     embedding_precision: EmbeddingPrecision = "float32",
+    output_value: str | None = None,
     top_k: int | None = None,
     activation_fn: str | None = None,
     output: Path | None = None,
@@ -109,9 +111,9 @@ def answer(
     ``texts_file`` has one text a line; `Session.prepare` converts the files ``images`` and ``audio`` to arrays.
 
     A model of sentence-transformers computes the vectors of texts by `Session.encode`, with ``prompt_name``,
-    ``prefix`` (its ``prompt``), ``truncate_dim``, ``normalize_embeddings`` and ``embedding_precision`` (its
-    ``precision``). With a ``query`` the texts are the documents of `Session.rank`, with ``prompt_name``, ``prefix``,
-    ``top_k`` and ``activation_fn``, and the only output is their scores.
+    ``prefix`` (its ``prompt``), ``truncate_dim``, ``normalize_embeddings``, ``output_value`` and
+    ``embedding_precision`` (its ``precision``). With a ``query`` the texts are the documents of `Session.rank`, with
+    ``prompt_name``, ``prefix``, ``top_k`` and ``activation_fn``, and the only output is their scores.
 
     Raises PosexportError for errors of `load` and the session, and unless exactly one of ``texts`` and ``inputs`` is
     set.
@@ -120,6 +122,7 @@ def answer(
     prompts: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prefix}
     only_vectors: dict[str, Any] = {"truncate_dim": truncate_dim, "normalize_embeddings": normalize_embeddings}
     only_vectors["precision"] = embedding_precision
+    only_vectors |= {} if output_value is None else {"output_value": output_value}
     embed, ranks = prompts | only_vectors, {"top_k": top_k, "activation_fn": activation_fn}
     if top_k is not None and top_k < 1:
         raise PosexportError(f"--top-k must be at least 1, got {top_k}; leave it out for all texts")
@@ -160,7 +163,8 @@ def answer(
         or (session.manifest.text_rules is not None and chosen in (None, [EMBEDDING], [TOKEN_EMBEDDINGS]))
     ):
         given: dict[str, Any] = {"images": documents} if of_pages else {"inputs": texts}
-        result = _named(session.encode(**given, truncate=truncate, progress=progress, **embed))
+        values = session.encode(**given, truncate=truncate, progress=progress, **embed)
+        result = _named(values, "colbert_vecs" if output_value == COLBERT else TOKEN_EMBEDDINGS)
     else:
         result = session.run_texts(texts, truncate=truncate, outputs=chosen)
     # save, and compare the embeddings of several texts
@@ -217,13 +221,22 @@ def _check(
         raise PosexportError("--truncate shortens texts, not arrays; leave it out or give --text")
     if embed and (inputs is not None or list(only) not in ([], [EMBEDDING], [TOKEN_EMBEDDINGS])):
         raise PosexportError(
-            "--prompt-name, --prefix, --truncate-dim, --normalize-embeddings and --embedding-precision are for the "
-            f"vectors of texts; leave them out, or give --text and no --only but {EMBEDDING}"
+            "--prompt-name, --prefix, --truncate-dim, --normalize-embeddings, --embedding-precision and --output-value "
+            f"are for the vectors of texts; leave them out, or give --text and no --only but {EMBEDDING}"
         )
 
 
-def _named(vectors: NDArray[Any] | list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The vectors of all texts as one output; for token vectors one output for each text."""
-    if isinstance(vectors, list):
-        return {f"{TOKEN_EMBEDDINGS}.{number}": vectors_TC for number, vectors_TC in enumerate(vectors)}
-    return {EMBEDDING: vectors}
+def _named(vectors: Any, name: str = TOKEN_EMBEDDINGS) -> dict[str, NDArray[Any]]:
+    """The vectors of all texts as one output; for token vectors, and weights with their ids, outputs for each text."""
+    if isinstance(vectors, dict):
+        return {key: array for kind, values in vectors.items() for key, array in _named(values, kind).items()}
+    if not isinstance(vectors, list):
+        return {EMBEDDING: vectors}
+    arrays: dict[str, NDArray[Any]] = {}
+    for number, value in enumerate(vectors):
+        if isinstance(value, dict):
+            arrays[f"token_ids.{number}"] = np.array([int(key) for key in value], np.int64)
+            arrays[f"lexical_weights.{number}"] = np.array(list(value.values()), np.float32)
+        else:
+            arrays[f"{name}.{number}"] = value
+    return arrays

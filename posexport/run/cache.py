@@ -288,6 +288,9 @@ class Cache:
         number_BT: Ids = np.where(keep_BT == 1, self.tokens_B[:, None] + keep_BT.cumsum(1) - 1, -1)
         return number_BT
 
+    def prompt_read(self) -> None:
+        """Called when the prompts have been read; see `posexport.run.kept_cache`."""
+
     def chunk_ends(self, keep_BT: Ids, step: int | None) -> list[int]:
         """Where chunks of ``step`` columns end; tokens of a picture that attend to one another are in one chunk.
 

@@ -20,7 +20,9 @@ from posexport.run.generate import generate
 from posexport.run.generation import Generation, GenerationRules, Piece
 from posexport.run.generation_config import GenerationConfig, token_ids
 from posexport.run.generation_file import Stated, read_stated
+from posexport.run.kept_cache import KeptCache
 from posexport.run.logits.processor import Setting
+from posexport.run.prefill import recomputed_from
 from posexport.run.requests import GenerationInputs, Request, read_request
 from posexport.run.resolve_options import resolve
 from posexport.run.texts import TOKENIZER, Texts
@@ -34,6 +36,17 @@ if TYPE_CHECKING:
 IMAGE_TEXT = "image-text-to-text"
 #: a KV cache for a number of rows and of tokens
 MakeCache = Callable[[int, int], Cache]
+
+
+@dataclass
+class Keeper:
+    """The cache of a conversation, from its first call on."""
+
+    cache: KeptCache | None = None
+
+    @property
+    def computed(self) -> int:
+        return 0 if self.cache is None else self.cache.computed
 
 
 @dataclass
@@ -61,8 +74,12 @@ class Continuation:
         requested: GenerationConfig,
         *,
         texts: bool,
+        keeper: Keeper | None = None,
     ) -> Iterator[Piece | Generation]:
-        """The events of `posexport.run.generate`. ``texts``: also yield pieces of text."""
+        """The events of `posexport.run.generate`. ``texts``: also yield pieces of text.
+
+        ``keeper``: of a conversation, whose cache is kept for its next call.
+        """
         manifest = self.manifest
         decoder = decoder_interface(manifest.inputs, manifest.outputs)
         if decoder is None:
@@ -89,6 +106,8 @@ class Continuation:
         )
         if pictures is not None:
             request = replace(request, pictures=pictures, keys=[row.key for row in pictures.rows])
+        if keeper is not None:
+            _check_keeps(manifest.task, options, texts_only=not decoder.fixed and pictures is None)
         # the KV cache; Whisper adds its prompt tokens, sampling repeats prompts
         make_cache: MakeCache = functools.partial(self._cache, decoder, request)
         if self.stated.whisper is not None:
@@ -98,6 +117,8 @@ class Continuation:
         if options.beams == 1 and options.sequences > 1:
             request = request.repeated(options.sequences)
             make_cache = functools.partial(self._cache, decoder, request)
+        if keeper is not None:
+            make_cache = functools.partial(self._kept, keeper, decoder, request)
         events = generate(
             make_cache,
             decoder,
@@ -161,14 +182,40 @@ class Continuation:
             ),
         )
 
+    def _kept(self, keeper: Keeper, decoder: DecoderInterface, request: Request, rows: int, room: int) -> Cache:
+        """The conversation's cache, with what it has of the only prompt."""
+        (prompt,) = request.ids
+        assert rows == 1
+        if keeper.cache is None:
+            provider = self._provider
+            keeper.cache = KeptCache(self.chain, decoder, room=room, provider=provider)
+        manifest = self.manifest
+        keeper.cache.begin(
+            prompt, room, threshold=recomputed_from(manifest.layers), at_once=manifest.limits.length_dependent
+        )
+        return keeper.cache
+
+    @property
+    def _provider(self) -> str:
+        return next(known.name for known in PROVIDERS.values() if known.ort_name == self.chain.providers[0])
+
     def _cache(self, decoder: DecoderInterface, request: Request, rows: int, room: int) -> Cache:
-        provider = next(known.name for known in PROVIDERS.values() if known.ort_name == self.chain.providers[0])
         if isinstance(self.chain.links[-1].session, CapturedSession):
             limits, room = self.manifest.limits, multiple(room, SLOTS)
             if limits.max_length is not None and SEQUENCE in limits.limited_axes:
                 room = min(room, limits.max_length)
         fixed, pictures = dict(request.encoder_feeds), request.pictures
-        return Cache(self.chain, decoder, rows=rows, room=room, fixed=fixed, provider=provider, pictures=pictures)
+        return Cache(self.chain, decoder, rows=rows, room=room, fixed=fixed, provider=self._provider, pictures=pictures)
+
+
+def _check_keeps(task: str, options: GenerationConfig, *, texts_only: bool) -> None:
+    """PosexportError for a call whose cache is not kept."""
+    if not texts_only:
+        raise PosexportError(
+            f"a chat keeps the cache of texts, and this bundle is for {task}, with an encoder or pictures; use generate"
+        )
+    if options.beams > 1 or options.sequences > 1:
+        raise PosexportError("a chat has one answer to a prompt; give num_beams=1 and num_return_sequences=1")
 
 
 def _explained(

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,16 @@ def prompted(texts: Sequence[str], prompt: str) -> list[str]:
     return [prompt + text for text in texts]
 
 
-def pooled_run(run: Run, tokenizer: Texts, prompt: str, rules: TextRules, inputs: Sequence[InputSpec]) -> Run:
+T = TypeVar("T")
+
+
+def pooled_run(
+    run: Callable[[Mapping[str, NDArray[np.int64]]], T],
+    tokenizer: Texts,
+    prompt: str,
+    rules: TextRules,
+    inputs: Sequence[InputSpec],
+) -> Callable[[Mapping[str, NDArray[np.int64]]], T]:
     """``run`` with the input ``prompt_mask``, if the rules exclude the prompt's tokens from the pooling.
 
     The mask covers the first tokens of each row: as many as the prompt alone has, truncated like texts, leading special
@@ -63,7 +72,7 @@ def pooled_run(run: Run, tokenizer: Texts, prompt: str, rules: TextRules, inputs
         )
     count = tokenizer.prompt_length(prompt)
 
-    def marked(feeds: Mapping[str, NDArray[np.int64]]) -> Floats:
+    def marked(feeds: Mapping[str, NDArray[np.int64]]) -> T:
         mask_BT = feeds["attention_mask"]
         prompt_BT = mask_BT * (mask_BT.cumsum(1) <= count)
         return run({**feeds, PROMPT_MASK: prompt_BT})

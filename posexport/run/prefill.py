@@ -35,12 +35,13 @@ class Reader:
         self._at_once = at_once
 
     def prompts(self, padding: int) -> NDArray[Any]:
-        """Read the prompts, padded on the left; the logits after them, [B, V]."""
-        ids_BT, keep_BT = left_padded(self._prompts, padding)
+        """Read the prompts, padded on the left, but for tokens that the cache has kept; the logits after, [B, V]."""
+        ids_BT, keep_BT = (array[:, self.cache.slots :] for array in left_padded(self._prompts, padding))
         length = ids_BT.shape[1]
         ends = self.cache.chunk_ends(keep_BT, self._chunk or (length if self._at_once else None))
         for start, end in zip([0, *ends], ends, strict=False):
             logits_BV = self.read(ids_BT[:, start:end], keep_BT[:, start:end])
+        self.cache.prompt_read()
         return logits_BV
 
     def read(self, ids_BT: Ids, keep_BT: Ids) -> NDArray[Any]:

@@ -21,10 +21,11 @@ from posexport.run.batches import BATCH_TOKENS, Batches
 from posexport.run.call_forms import as_pairs, as_texts, refuse, with_bar
 from posexport.run.chat import Chat, Message
 from posexport.run.embed import prompt_of
+from posexport.run.hybrid_methods import HybridMethods
 from posexport.run.late_interaction import DOCUMENT, QUERY, maxsim
 from posexport.run.pages import as_pictures
 from posexport.run.texts import Texts, check_texts
-from posexport.run.vectors import CallKeywords, VectorMethods, pages_of
+from posexport.run.vectors import CallKeywords, pages_of
 
 #: two contents that end in different tokens: tokens that both rendered texts end with are the template's
 _FILLERS = ("0", "1 2 3 4")
@@ -142,7 +143,7 @@ class Scoring(CallKeywords, total=False):
     instruction: str | None
 
 
-class ScoreMethods(VectorMethods):
+class ScoreMethods(HybridMethods):
     """Scores of pairs of texts, and rankings of documents."""
 
     def predict(

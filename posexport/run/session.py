@@ -17,6 +17,7 @@ from posexport.run.call_forms import as_texts
 from posexport.run.chain import Chain
 from posexport.run.chat import Chat, Message
 from posexport.run.continuation import Continuation
+from posexport.run.conversation import Conversation
 from posexport.run.feeds import number_of_logits, prepare
 from posexport.run.generate import drain
 from posexport.run.generation import Generation, Piece, Streamer
@@ -225,6 +226,28 @@ class Session(ScoreMethods):
         inputs = GenerationInputs.of([prompt], pictures, decoder_prompts, chat_template_kwargs)
         events = self._events(inputs, config, options, texts=True)
         return (event[1] for event in events if not isinstance(event, Generation))
+
+    def chat(
+        self,
+        config: GenerationConfig | None = None,
+        *,
+        messages: Sequence[Message] = (),
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Conversation:
+        """A chat that keeps its KV cache between turns: ``session.chat().send("Who wrote Faust?").text``.
+
+        Tokens equal those of `generate` on the whole prompt of each turn.
+
+        Args:
+            config: see `generate`, like ``chat_template_kwargs`` and ``options``.
+            messages: of the chat before its first turn, for example of the system.
+            chat_template_kwargs: see `generate`.
+            options: see `generate`.
+        """
+        return Conversation(
+            self._continuation, (config or GenerationConfig()).changed(options), messages, chat_template_kwargs
+        )
 
     def _events(
         self, inputs: GenerationInputs, config: GenerationConfig | None, options: dict[str, Any], *, texts: bool

@@ -65,6 +65,11 @@ def test_a_transformer_in_a_folder_of_its_own(bert: Path) -> None:
             "lists Transformer, Pooling, LSTM",
         ),
         ([TRANSFORMER, {**POOLING, "type": "custom.Pooling"}], {}, "code from a checkpoint is never executed"),
+        (
+            [{**TRANSFORMER, "type": "sentence_transformers.models.StaticEmbedding"}],
+            {},
+            "export_model_to_onnx writes it and its classifier (head.safetensors) as ONNX",
+        ),
         ([TRANSFORMER, {**POOLING, "path": "../outside"}], {}, "points outside the directory"),
         ([TRANSFORMER | {"path": "/"}, POOLING], {"pooling_mode_mean_tokens": True}, "points outside the directory"),
         ([TRANSFORMER, {**POOLING, "path": "absent"}], {}, "has no absent/config.json"),

@@ -19,10 +19,6 @@ def ignored(folder: Path, task: str | None = None) -> list[str]:
     ("files", "remark"),
     [
         (
-            ("config_setfit.json", "model_head.pkl"),
-            "ignored: config_setfit.json, model_head.pkl, of SetFit: the classifier is not in this bundle",
-        ),
-        (
             ("colbert_linear.pt", "sparse_linear.pt"),
             "ignored: colbert_linear.pt, sparse_linear.pt, of FlagEmbedding (BGE-M3): sparse and multi-vector "
             "embeddings are not in this bundle",

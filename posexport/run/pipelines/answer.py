@@ -173,6 +173,7 @@ _OF_TENSORS = (
     "prefix",
     "truncate_dim",
     "normalize_embeddings",
+    "output_value",
     "activation_fn",
 )
 
