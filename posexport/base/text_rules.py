@@ -86,6 +86,7 @@ class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         max_length: maximum tokens of a text, special tokens included; None: the model's limit.
+        max_characters: maximum characters of a text, cut before it is tokenized; None: no limit.
         lower_case: texts are lower-cased first.
         prompts: prefixes of texts, by name.
         default_prompt: name of the prompt that is used by default; None: no prompt.
@@ -98,6 +99,7 @@ class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     max_length: int | None = None
+    max_characters: int | None = None
     lower_case: bool = False
     prompts: dict[str, str] = {}
     default_prompt: str | None = None

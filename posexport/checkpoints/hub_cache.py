@@ -18,6 +18,8 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 _WEIGHTS = (("model", ".safetensors"), ("pytorch_model", ".bin"))
 #: FlagEmbedding's projections to weights and to vectors of tokens (BGE-M3), pickles
 BGE_M3 = ("sparse_linear.pt", "colbert_linear.pt")
+#: heads of model2vec, and of SetFit, with what SetFit says of them
+_HEADS = (("head.safetensors",), ("config_setfit.json", "model_head.safetensors"))
 
 
 def cache_directory() -> Path:
@@ -68,13 +70,13 @@ def module_paths(modules: Any) -> list[str]:
 def projection_weights(
     read_json: Callable[[str], Any], names: Collection[str], *, allow_pickle: bool
 ) -> list[list[str] | None]:
-    """The weights of each projection: of a ``Dense`` in modules.json (None: it has none), and those of BGE-M3."""
+    """The weights of each projection: of a ``Dense`` in modules.json (None: it has none), and other libraries'."""
     modules = read_json("modules.json") if "modules.json" in names else None
     listed = modules if isinstance(modules, list) else []
     dense = [module for module in listed if isinstance(module, dict) and str(module.get("type")).endswith(".Dense")]
     folders = [f"{path}/" for path in module_paths(dense) if path]
-    of_bge_m3 = [[name] for name in BGE_M3 if allow_pickle and name in names]
-    return [*(weight_files(read_json, names, folder, allow_pickle=allow_pickle) for folder in folders), *of_bge_m3]
+    of_others = [list(files) for files in (*_HEADS, *([BGE_M3] if allow_pickle else [])) if {*files} <= {*names}]
+    return [*(weight_files(read_json, names, folder, allow_pickle=allow_pickle) for folder in folders), *of_others]
 
 
 def weight_files(

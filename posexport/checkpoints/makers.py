@@ -7,7 +7,7 @@ from typing import Any
 from posexport.base.registry import Registry
 from posexport.base.spec import SourceKind
 from posexport.base.system.extras import is_installed
-from posexport.checkpoints import chronos_folder, gliner_folder
+from posexport.checkpoints import chronos_folder, gliner_folder, model2vec_folder
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
 from posexport.sources.source import Model
@@ -35,6 +35,7 @@ MAKERS: Registry[Any] = Registry(
         # of types of other libraries, by the type
         gliner_folder.TYPE: "posexport.checkpoints.gliner:MAKER",
         "GLiClass": "posexport.checkpoints.gliclass:MAKER",
+        model2vec_folder.TYPE: "posexport.checkpoints.model2vec:MAKER",
         chronos_folder.BOLT: "posexport.through.chronos_bolt:MAKER",
     },
 )

@@ -19,6 +19,7 @@ from posexport.checkpoints import (
     dropped,
     gliner_folder,
     late_interaction,
+    model2vec_folder,
     module_keys,
     scoring,
     sentence_transformers,
@@ -85,7 +86,8 @@ class Checkpoint:
         weights = open_weights(self.files, self.below, allow_pickle=self.allow_pickle)
         for folder in [] if self.pooling is None else self.pooling.folders:
             weights = weights.beside(folder, open_weights(self.files, folder, allow_pickle=self.allow_pickle))
-        for name in () if self.pooling is None else self.pooling.weight_files:
+        heads = self.pooling.weight_files if self.pooling else model2vec_folder.weight_files(self.files, self.config)
+        for name in heads:
             weights = weights.beside(f"{name}/", open_file(self.files, name))
         return weights
 
@@ -107,6 +109,8 @@ class Checkpoint:
             from posexport.checkpoints import gliner_tokenizer  # what other types do not import
 
             return gliner_tokenizer.tokenizer_files(self.files, self.config, files)
+        if self.config.values.get("model_type") == model2vec_folder.TYPE:
+            return model2vec_folder.bundle_files(self.files, self.config, files)
         return files
 
     @property
@@ -143,7 +147,8 @@ def open_checkpoint(
     if adapted is not None:
         files, task = adapted.base, task or adapted.task
     # the head that modules.json describes
-    modules = _modules(files, task, allow_pickle=allow_pickle)
+    static = model2vec_folder.is_model2vec(files)
+    modules = None if static else _modules(files, task, allow_pickle=allow_pickle)
     ranker = modules or Ranker(below="", task=None)
     config = Config(files, gliner_folder.config_name(files, ranker.below), released=released)
     pooling = ranker.pooling
@@ -152,7 +157,7 @@ def open_checkpoint(
     if allow_pickle and _may_be_hybrid(modules, task) and bge_m3.files_of(files):
         pooling = bge_m3.with_projections(pooling, files, config)
     task = task or (ranker.task if pooling is None else pooling.task)
-    if task in EMBEDDING_TASKS and (pooling is None or pooling.task != task):
+    if task in EMBEDDING_TASKS and not static and (pooling is None or pooling.task != task):
         raise PosexportError(
             f"{config.label}: the task {task} needs a {MODULES} of sentence-transformers that says how, and "
             f"{'there is none' if pooling is None else f'this one is for {pooling.task}'}; use --task features for the "

@@ -43,9 +43,8 @@ def read(directory: Directory) -> Pooling:
         return _late_interaction(directory, modules)
     if "StaticEmbedding" in names:
         raise PosexportError(
-            f"{label} lists StaticEmbedding (model2vec): a mean over a table of vectors, without a transformer and "
-            "positions, which is not converted; model2vec.onnx.export_model_to_onnx writes it and its classifier "
-            "(head.safetensors) as ONNX"
+            f"{label} lists StaticEmbedding, which is read from the folders of model2vec only; save it there with "
+            "StaticModel.from_pretrained(DIR).save_pretrained(...)"
         )
     if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - set(STEPS):
         raise PosexportError(

@@ -153,6 +153,8 @@ class Texts:
     def rows(self, texts: Sequence[str], *, truncate: bool) -> list[Any]:
         """The encoding of each text, not padded. Raises the errors of `tokenize`."""
         check_texts(texts, "text")
+        if truncate and self._rules.max_characters is not None:
+            texts = [text[: self._rules.max_characters] for text in texts]
         rows = encoded(self._cut if truncate else self._whole, texts)
         limit = self._manifest.limits.max_length
         for number, encoding in enumerate(rows):

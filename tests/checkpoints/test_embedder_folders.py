@@ -68,7 +68,7 @@ def test_a_transformer_in_a_folder_of_its_own(bert: Path) -> None:
         (
             [{**TRANSFORMER, "type": "sentence_transformers.models.StaticEmbedding"}],
             {},
-            "export_model_to_onnx writes it and its classifier (head.safetensors) as ONNX",
+            "StaticEmbedding, which is read from the folders of model2vec only",
         ),
         ([TRANSFORMER, {**POOLING, "path": "../outside"}], {}, "points outside the directory"),
         ([TRANSFORMER | {"path": "/"}, POOLING], {"pooling_mode_mean_tokens": True}, "points outside the directory"),

@@ -1,5 +1,6 @@
 """Hub ids: from the local cache without network or huggingface_hub, else downloaded, else a line to type."""
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -17,6 +18,7 @@ import torch
 from click.testing import CliRunner
 
 from posexport.checkpoints import hub
+from posexport.checkpoints.hub_cache import projection_weights
 from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.run.bundle.read import read
@@ -324,6 +326,7 @@ SNAPSHOTS = """
 import json, sys
 from posexport.errors import PosexportError
 from posexport.checkpoints import hub
+from posexport.checkpoints.hub_cache import projection_weights
 found = {}
 for argument in sys.argv[2:]:
     try:
@@ -399,3 +402,13 @@ def test_convert_downloads(server: tuple[str, list[str]]) -> None:
     assert read(Path("out")).source.revision == COMMIT
     done = in_process(command, server[0], "verify", "out", "--against", "org/plain", "--length", "7")
     assert done.returncode == 0, done.stderr
+
+
+def test_heads_of_other_libraries_are_fetched_whole() -> None:
+    """SetFit's and model2vec's; BGE-M3's pickles where they are allowed; none without one of its files."""
+    setfit, bge_m3 = ["config_setfit.json", "model_head.safetensors"], ["sparse_linear.pt", "colbert_linear.pt"]
+    names = {*setfit, *bge_m3, "head.safetensors"}
+    fetched = functools.partial(projection_weights, lambda _: None)
+    assert fetched(names, allow_pickle=True) == [["head.safetensors"], setfit, bge_m3]
+    assert fetched(names, allow_pickle=False) == [["head.safetensors"], setfit]
+    assert fetched({setfit[1], bge_m3[0]}, allow_pickle=True) == []
