@@ -22,6 +22,7 @@ from posexport.modules.returned import named_outputs, names_beside
 from posexport.modules.value_branches import TakingWays, Ways
 from posexport.sources.source import TracedModule
 from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.constant_ranges import with_constant_ranges
 from posexport.sources.torch_fixes.module_state import with_state_kept
 from posexport.sources.torch_fixes.packed_rows import with_packed_rows
 from posexport.sources.torch_fixes.whole_row import WholeRow
@@ -63,8 +64,8 @@ class UserModule(TracedModule):
             return tuple(self._declared(named_outputs(self.module(**tensors))).values())
         if torch.compiler.is_compiling():  # the tracer reports by itself what it cannot follow
             whole_row = self._whole_row(tensors)
-            state = with_state_kept(self.module)
-            with as_exported(), state, with_packed_rows(), traced() as mode, TakingWays(self.ways), whole_row:
+            state, ways = with_state_kept(self.module), TakingWays(self.ways)
+            with as_exported(), state, with_packed_rows(), with_constant_ranges(), traced() as mode, ways, whole_row:
                 outputs = self._declared(named_outputs(self.module(**tensors)))
             self.attentions[:] = mode.reasons
             return tuple(outputs.values())

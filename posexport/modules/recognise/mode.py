@@ -27,7 +27,6 @@ from posexport.sources.torch_fixes import (
     vmap_index,
 )
 from posexport.sources.torch_fixes.attention_flags import SDPA
-from posexport.sources.torch_fixes.constant_ranges import ConstantRanges
 from posexport.sources.torch_fixes.packed_rows import PackedRows
 
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
@@ -39,7 +38,7 @@ class Recognised(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.reasons: list[str | None] = []
-        self._packed, self._ranges = PackedRows(), ConstantRanges()
+        self._packed = PackedRows()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -62,9 +61,8 @@ class Recognised(TorchFunctionMode):
             return mended
         if (states := recurrent.recurrent(func, tuple(args), kwargs, self._packed)) is not None:
             return states
-        for kept in (self._packed, self._ranges):
-            if (known := kept.called(func, args, kwargs)) is not None:
-                return known
+        if (rows := self._packed.called(func, args, kwargs)) is not None:
+            return rows
         return complex_views.called(func, args, kwargs)
 
     def _matmul(self, left: Tensor, right: Tensor) -> Tensor:

@@ -17,4 +17,5 @@ def chosen(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     if func is not torch.where or len(args) < 2 or not isinstance(args[0], Tensor) or args[0].dtype != torch.uint8:
         return None
     condition, *values = args
-    return torch.where(condition != 0, *values, **kwargs)
+    result: Any = torch.where(condition != 0, *values, **kwargs)
+    return result  # type: ignore[no-any-return]

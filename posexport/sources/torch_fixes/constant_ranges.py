@@ -3,34 +3,44 @@
 Issue: none known. Seen in 2.13.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from posexport.sources.torch_fixes.patch import patched
 
 
-@dataclass(frozen=True)
-class _Range:
-    tensor: Tensor
-    version: int
-    numbers: range
-
-
-class ConstantRanges:
-    """The ranges of numbers in one trace."""
+class _Ranges(TorchFunctionMode):
+    """Notes the numbers of each range, and its version: an operation in place makes another."""
 
     def __init__(self) -> None:
-        self._known: list[_Range] = []
+        super().__init__()
+        self.known: list[tuple[Tensor, int, range]] = []
 
-    def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A range, or the list of one that nothing has changed since; None for other calls."""
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
         if func is torch.arange and not kwargs and all(type(arg) is int for arg in args):
-            tensor = torch.arange(*args)
-            self._known.append(_Range(tensor, tensor._version, range(*args)))  # noqa: SLF001
-            return tensor
-        if func is not Tensor.tolist:
-            return None
-        known = (each for each in self._known if each.tensor is args[0])
-        return next((list(each.numbers) for each in known if each.tensor._version == each.version), None)  # noqa: SLF001
+            self.known.append((result, result._version, range(*args)))  # noqa: SLF001
+        return result
+
+
+@contextmanager
+def with_constant_ranges() -> Iterator[None]:
+    """Inside the block ``tolist`` of a range of numbers is a list of numbers."""
+    listed, ranges = FakeTensor.tolist, _Ranges()
+
+    def numbers(self: FakeTensor) -> Any:
+        for tensor, version, known in ranges.known:
+            if tensor is self and version == self._version:
+                return list(known)
+        return listed(self)
+
+    with patched(FakeTensor, "tolist", numbers), ranges:
+        yield

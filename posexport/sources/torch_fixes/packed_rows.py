@@ -72,7 +72,7 @@ class PackedRows:
         rows = self.of(sizes_T)
         if rows is None:
             return None
-        x_TBC = data.unflatten(0, rows.shape)
+        x_TBC: Tensor = data.unflatten(0, rows.shape)  # type: ignore[no-untyped-call]
         token_T = torch.arange(rows.shape[0], device=data.device)
         behind = token_T[:, None] >= rows.lengths_B.to(data.device)
         x_TBC = x_TBC.masked_fill(behind.reshape(*behind.shape, *[1] * (x_TBC.dim() - 2)), padding_value)

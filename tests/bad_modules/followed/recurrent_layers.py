@@ -15,12 +15,11 @@ class Followed(nn.Module):
         self.token = nn.Embedding(V, D)
         self.rnn = nn.LSTM(D, D, 2, proj_size=4, batch_first=True, bidirectional=True)
 
-    def forward(self, input_ids, attention_mask):
-        lengths = attention_mask.sum(1).cpu()
+    def forward(self, input_ids, lengths):
         rows = pack_padded_sequence(self.token(input_ids), lengths, batch_first=True, enforce_sorted=False)
         states, (_, cells) = self.rnn(rows)
         return pad_packed_sequence(states, batch_first=True, total_length=input_ids.shape[1])[0], cells[-1]
 
 
 def make():
-    return Followed(), {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    return Followed(), {"input_ids": IDS, "lengths": torch.tensor([16, 9])}

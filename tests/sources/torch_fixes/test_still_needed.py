@@ -26,7 +26,7 @@ from posexport.sources.torch_fixes import adaptive_pool, arange, byte_masks, com
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.attention_flags import with_decided_flags
 from posexport.sources.torch_fixes.causal_mask import without_mask_detection
-from posexport.sources.torch_fixes.constant_ranges import ConstantRanges
+from posexport.sources.torch_fixes.constant_ranges import with_constant_ranges
 from posexport.sources.torch_fixes.default_dtype import computing_in
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 from posexport.sources.torch_fixes.fast_path import without_fast_path
@@ -291,26 +291,16 @@ def test_adaptive_pooling_to_a_grid(tmp_path: Path) -> None:
 
 
 def test_constant_ranges() -> None:
-    def mean(x: Tensor, called: Any) -> Any:
-        made = called(torch.arange, 1, x.dim())
-        return x.mean(called(Tensor.tolist, made))
+    def mean(x: Tensor) -> Tensor:
+        return x.mean(torch.arange(1, x.dim()).tolist())
 
-    def plainly(func: Any, *args: Any) -> Any:
-        return func(*args)
+    def known(x: Tensor) -> Tensor:
+        with with_constant_ranges():
+            return mean(x)
 
-    with pytest.raises(Exception, match="tolist"), without_exporter_output():
-        _onnx(lambda x: mean(x, plainly))
-    known = ConstantRanges()
-    with without_exporter_output():
-        _onnx(lambda x: mean(x, lambda func, *args: known.called(func, args, {})))
-
-
-def test_a_range_that_was_changed_is_not_known() -> None:
-    known = ConstantRanges()
-    made = known.called(torch.arange, (1, 4), {})
-    assert known.called(Tensor.tolist, (made,), {}) == [1, 2, 3]
-    made.add_(1)
-    assert known.called(Tensor.tolist, (made,), {}) is None
+    with pytest.raises(Exception, match=r"data-dependent|symbol"):
+        export(mean)
+    assert torch.equal(export(known).module()(X), mean(X))
 
 
 def test_byte_masks() -> None:
