@@ -23,7 +23,7 @@ from posexport.graph.passes.padding.between import keeps_rows_apart
 from posexport.graph.passes.padding.mask import Axes, mask_of_new_tokens
 from posexport.graph.passes.padding.new_tokens import NewTokens
 from posexport.graph.passes.padding.rows import builder, enters, is_rows
-from posexport.graph.queries import axis, producer, sizes, width
+from posexport.graph.queries import axis, constant, producer, sizes, width
 
 _FLOAT = ir.DataType[MODEL_DTYPE.onnx]
 #: further token-wise operators (see `keeps_rows_apart`), and Slice: of used slots of a static cache, or of last tokens
@@ -90,6 +90,9 @@ class _Flow:
                 flow.matrices.add(node.outputs[0])
             elif any(value in flow.matrices for value in node.inputs):
                 if node.op_type == "Reshape":
+                    shape = constant(node.inputs[1])
+                    if shape is not None and 0 in shape and not node.attributes.get_int("allowzero", 0):
+                        flow.reason = "a Reshape takes over the number of rows of tokens"
                     flow.leaving.append(node)
                     flow.computed |= set(node.outputs)
                 elif is_rows(node.outputs[0]):
@@ -201,9 +204,13 @@ def _give_axes(reader: ir.Node) -> None:
             part.shape = ir.Shape([*(sizes(reader.inputs[0]) or ())[:2], channels])
             for node, _ in list(part.uses()):
                 _give_axes(node)
-    elif sizes(reader.outputs[0]) == sizes(reader.inputs[0]):
-        ir.convenience.replace_all_uses_with(reader.outputs[0], reader.inputs[0])
-        reader.graph.remove(reader, safe=True)
+        return
+    tokens, graph = reader.inputs[0], reader.graph
+    assert tokens is not None
+    assert graph is not None
+    if sizes(reader.outputs[0]) == sizes(tokens):
+        ir.convenience.replace_all_uses_with(reader.outputs[0], tokens)
+        graph.remove(reader, safe=True)
 
 
 def _channels(rows: ir.Value) -> int:
