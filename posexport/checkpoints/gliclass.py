@@ -8,7 +8,6 @@ import msgspec
 import torch
 from torch import nn
 
-from posexport.base.tasks.zero_shot_classification import TASK
 from posexport.checkpoints import encoder_part
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.makers import Maker
@@ -19,6 +18,7 @@ from posexport.sources.source import Model
 
 ENCODER = "model.encoder_model."
 _HEAD = "model"
+_TASK = "zero-shot-classification"
 #: keys with the only value that is converted, and what another one is
 _ONLY: dict[str, tuple[object, str]] = {
     "architecture_type": ("uni-encoder", "it does not read labels and text by one encoder"),
@@ -59,7 +59,7 @@ def make(checkpoint: Checkpoint) -> Model:
             not fit.
     """
     config = checkpoint.config
-    encoder_part.check_task(checkpoint, "GLiClass", TASK.name)
+    encoder_part.check_task(checkpoint, "GLiClass", _TASK)
     if checkpoint.adapter is not None:
         raise PosexportError(f"{config.label}: adapters of GLiClass are not merged; give the merged checkpoint")
     for key, (value, why) in _ONLY.items():
@@ -89,7 +89,7 @@ def make(checkpoint: Checkpoint) -> Model:
     for here, there in (("of_text", "text_projector"), ("of_labels", "classes_projector")):
         modules |= {f"{here}.first": f"{_HEAD}.{there}.linear_1", f"{here}.last": f"{_HEAD}.{there}.linear_2"}
     unused = {} if scaled else {f"{_HEAD}.logit_scale": "the scale of vectors of norm 1"}
-    made = encoder.filled(model, {**modules, "": _HEAD}, checkpoint.weights, TASK.name, unused)
+    made = encoder.filled(model, {**modules, "": _HEAD}, checkpoint.weights, _TASK, unused)
     return msgspec.structs.replace(made, remarks=[*encoder_part.unread(config, _READ | _UNREAD), *made.remarks])
 
 

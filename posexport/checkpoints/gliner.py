@@ -7,7 +7,6 @@ import msgspec
 import torch
 from torch import nn
 
-from posexport.base.tasks.zero_shot_token_classification import TASK
 from posexport.checkpoints import encoder_part, gliner_folder
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.makers import Maker
@@ -19,6 +18,7 @@ from posexport.sources.source import Model
 
 ENCODER = "token_rep_layer.bert_layer.model."
 BY_TOKEN = "token_level"
+_TASK = "zero-shot-token-classification"
 #: span_mode -> inner channels of the projections of the ends, and behind both ends, as multiples of the model's
 _SPANS = {"markerV0": (4, 4), "marker": (2, None)}
 #: keys that ask for another model, each with what it is
@@ -57,7 +57,7 @@ def make(checkpoint: Checkpoint) -> Model:
             not fit.
     """
     config = checkpoint.config
-    encoder_part.check_task(checkpoint, "GLiNER", TASK.name)
+    encoder_part.check_task(checkpoint, "GLiNER", _TASK)
     _refuse(config)
     encoder = encoder_part.read(_encoder_config(checkpoint), ENCODER)
     hidden, layers = config.size("hidden_size", 512), config.size("num_rnn_layers", 1, least=0)
@@ -71,7 +71,7 @@ def make(checkpoint: Checkpoint) -> Model:
     if lstm is not None:
         modules["lstm.lstm"] = "rnn.lstm"
     unused = {"cross_fuser.": "the fusion of post_fusion_schema, which the library does not call either"}
-    made = encoder.filled(model, modules, checkpoint.weights, TASK.name, unused)
+    made = encoder.filled(model, modules, checkpoint.weights, _TASK, unused)
     return msgspec.structs.replace(made, remarks=[*_remarks(config), *made.remarks])
 
 

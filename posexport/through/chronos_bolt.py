@@ -14,7 +14,6 @@ from torch import Tensor
 
 from posexport.base.spec import BATCH, SEQUENCE, Axis, InputSpec, Limits
 from posexport.base.system.extras import require
-from posexport.base.tasks.time_series_forecasting import TASK
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import Checkpoint
@@ -30,6 +29,7 @@ CONTEXT, MASK = "context", "mask"
 OUTPUT = "quantile_preds"
 #: the tensor that the library ties others to
 _SHARED = "shared.weight"
+_TASK = "time-series-forecasting"
 #: tolerance, relative to the largest element, between the library's class in float32 and the module
 _ROUNDING = 1e-4
 
@@ -77,10 +77,8 @@ def make(checkpoint: Checkpoint) -> Model:
         PosexportError: chronos-forecasting is missing, or the checkpoint is not whole or is for another task.
     """
     config = checkpoint.config
-    if checkpoint.task not in (None, TASK.name):
-        raise PosexportError(
-            f"{config.label}: Chronos-Bolt is for {TASK.name}, not {checkpoint.task}; leave --task out"
-        )
+    if checkpoint.task not in (None, _TASK):
+        raise PosexportError(f"{config.label}: Chronos-Bolt is for {_TASK}, not {checkpoint.task}; leave --task out")
     if checkpoint.adapter is not None:
         raise PosexportError(f"{config.label}: adapters of Chronos-Bolt are not merged; give the merged checkpoint")
     require(f"{config.label} is of Chronos-Bolt, which", "chronos", "transformers")
@@ -93,7 +91,7 @@ def make(checkpoint: Checkpoint) -> Model:
         module = ChronosBolt(model).eval()
         remarks = use_posexport_attention(config.label, module)
         _check_answers(config, module, answers)
-        source = checkpoint_source(checkpoint, module, TASK.name, remarks)
+        source = checkpoint_source(checkpoint, module, _TASK, remarks)
     versions = {"transformers": transformers.__version__, "chronos-forecasting": chronos.__version__}
     return msgspec.structs.replace(
         source, remarks=[*library.remarks(transformers.__version__), *source.remarks], tools=versions

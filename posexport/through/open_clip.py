@@ -17,7 +17,7 @@ from posexport.base.spec import BATCH, Axis, InputSpec
 from posexport.base.spec import OPEN_CLIP_CONFIG as CONFIG
 from posexport.base.system import extras
 from posexport.base.system.user_code import raised
-from posexport.base.tasks.zero_shot_image_classification import TASK
+from posexport.base.tasks.registry import TASKS
 from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.weights import Weights, first_few, open_weights, sha256
@@ -31,6 +31,7 @@ from posexport.through.open_clip_texts import tokenizer_files
 
 #: the version that tests/through/test_open_clip.py was run with
 TESTED = "3.3.0"
+_TASK = "zero-shot-image-classification"
 #: (prefix, rest) of the names of files with weights; the rest is the same as in a Hugging Face checkpoint
 _WEIGHTS = (("open_clip_", "model.safetensors"), ("open_clip_pytorch_", "model.safetensors"))
 _PICKLED = ("open_clip_", "pytorch_model.bin")
@@ -56,7 +57,7 @@ class OpenClipModule(nn.Module):
         if self.model.logit_bias is not None:
             logits_IN = logits_IN + self.model.logit_bias
         values = (logits_IN, logits_IN.T, texts_NC, images_IC)
-        return dict(zip(TASK.outputs, values, strict=True))
+        return dict(zip(TASKS[_TASK].outputs, values, strict=True))
 
 
 def open_clip_source(
@@ -82,8 +83,8 @@ def open_clip_source(
     files = Directory(folder)
     place = f"{files.path}/{CONFIG}"
     settings = _model_settings(files, place)
-    if task not in (None, TASK.name):
-        raise PosexportError(f"{place}: models of open_clip are converted for {TASK.name}, got --task {task}")
+    if task not in (None, _TASK):
+        raise PosexportError(f"{place}: models of open_clip are converted for {_TASK}, got --task {task}")
     _refuse(settings, place)
     extras.require(f"{files.path} is of open_clip, which", "open_clip", "PIL")
     weights = _weights(files, allow_pickle)
@@ -104,7 +105,7 @@ def open_clip_source(
         name=name or str(folder),
         label=label or "open_clip",
         kind="open_clip",
-        task=TASK.name,
+        task=_TASK,
         sha256=sha256(files, weights.files, [CONFIG]),
         files={**tokenizer, CONFIG: config},
         remarks=[
