@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from posexport.base.sizes import multiple
 from posexport.base.spec import BATCH
-from posexport.conversion.result import ShownError
+from posexport.conversion.result import Failed
 
 if TYPE_CHECKING:
     from posexport.conversion.export.build import Built
@@ -15,21 +15,24 @@ if TYPE_CHECKING:
     from posexport.sources.source import Source
 
 
-def retry_shown(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
-    """Raises ShownError where a line branches by a size, and the graph may have the wrong side."""
-    _retry_in_steps(source, built, shown, failed)
-    _retry_larger(source, built, shown, failed)
-    retry_tables(source, shown, failed)
+def shown_by_graph(source: "Source", built: "list[Built]", shown: "Shown", error: Exception) -> Failed | None:
+    """Where a line branches by a size, and the graph may have the wrong side."""
+    return (
+        _in_steps(source, built, shown, error)
+        or _larger(source, built, shown, error)
+        or shown_by_tables(source, shown, error)
+    )
 
 
-def retry_tables(source: "Source", shown: "Shown", failed: Exception) -> None:
-    """Raises ShownError where a graph that makes a table of an earlier call failed: one that reads it may not."""
+def shown_by_tables(source: "Source", shown: "Shown", error: Exception) -> Failed | None:
+    """Where a graph that makes a table of an earlier call failed: one that reads it may not."""
     if getattr(source.module, "makes_tables", False) and not shown.keeps_tables:
-        raise ShownError(failed, replace(shown, keeps_tables=True), {}) from failed
+        return Failed(error, replace(shown, keeps_tables=True))
+    return None
 
 
-def _retry_larger(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
-    """Raises ShownError where a line takes another branch for larger inputs, which may be right for all.
+def _larger(source: "Source", built: "list[Built]", shown: "Shown", error: Exception) -> Failed | None:
+    """Where a line takes another branch for larger inputs, which may be right for all.
 
     ``if length <= self.filled``: what an earlier call filled is read up to there, and computed beyond.
     """
@@ -44,11 +47,12 @@ def _retry_larger(source: "Source", built: "list[Built]", shown: "Shown", failed
             f"{sides[axis].size - 1}"
             for axis, size in traced.items()
         }
-        raise ShownError(failed, replace(shown, traced={**traced, **shown.traced}), remarks) from failed
+        return Failed(error, replace(shown, traced={**traced, **shown.traced}), remarks)
+    return None
 
 
-def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
-    """Raises ShownError where a line branches by a remainder that the source's steps do not settle."""
+def _in_steps(source: "Source", built: "list[Built]", shown: "Shown", error: Exception) -> Failed | None:
+    """Where a line branches by a remainder that the source's steps do not settle."""
     lines = {axis: step for graph in built for axis, step in graph.written.steps.items()}
     before = source.limits.size_steps
     steps = {axis: lcm(step.divisor, before.get(axis, 1)) for axis, step in lines.items()}
@@ -58,23 +62,25 @@ def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", fail
             "graph has one of the two"
             for axis, step in steps.items()
         }
-        raise ShownError(failed, replace(shown, steps={**shown.steps, **steps}), remarks) from failed
+        return Failed(error, replace(shown, steps={**shown.steps, **steps}), remarks)
+    return None
 
 
-def retry_fixed(source: "Source", shown: "Shown", failed: "FixedAxisError") -> None:
-    """Raises ShownError where the trace fixed an axis that the module may do without: one like channels or frames.
+def shown_by_trace(source: "Source", shown: "Shown", error: "FixedAxisError") -> Failed | None:
+    """Where the trace fixed an axis that the module may do without: one like channels or frames.
 
     Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T]; or the module takes few
     sizes of it, as those that are cut into a fixed number of patches.
     """
-    axes = next(spec.axes for spec in source.inputs if spec.name == failed.input_name)
-    axis, place = axes[failed.number], (failed.input_name, failed.number)
+    axes = next(spec.axes for spec in source.inputs if spec.name == error.input_name)
+    axis, place = axes[error.number], (error.input_name, error.number)
     others = [other for other in axes if isinstance(other, str) and other not in (axis, BATCH)]
     least, most = source.limits.min_sizes.get(str(axis), 1), source.limits.max_sizes.get(str(axis))
     takes_few = most is not None and most < 2 * least
     if source.by_trial and (others or takes_few) and axis != BATCH and place not in shown.fixed:
         sentence = (
-            f"axis {failed.number} of {failed.input_name} has the example's size in the bundle: "
-            f"{failed.line or 'the module'} makes a constant of it"
+            f"axis {error.number} of {error.input_name} has the example's size in the bundle: "
+            f"{error.line or 'the module'} makes a constant of it"
         )
-        raise ShownError(failed, replace(shown, fixed=shown.fixed | {place}), {str(place): sentence}) from failed
+        return Failed(error, replace(shown, fixed=shown.fixed | {place}), {str(place): sentence})
+    return None
