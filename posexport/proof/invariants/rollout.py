@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.base.example_inputs import random_ids
+from posexport.base.refusal import Refusal
 from posexport.base.spec import BATCH, CAPACITY, LOGITS, PAST, InputSpec, LengthContract, Limits, compared_outputs
 from posexport.proof.criterion import Array, measure
 from posexport.proof.grid.inputs import Feeds, draw
@@ -238,7 +239,7 @@ def free_tokens(
     limits: LengthContract,
     provider: str,
     fixed: Feeds | None = None,
-) -> list[list[int]] | str:
+) -> list[list[int]] | Refusal:
     """The tokens that ``posexport generate`` chooses, in the same calls; or why it fails."""
 
     def cache(rows: int, room: int) -> Cache:
@@ -251,7 +252,7 @@ def free_tokens(
     except MemoryError:
         raise
     except Exception as err:  # noqa: BLE001 (onnxruntime's exceptions share no base class)
-        return f"generating failed: {' '.join(str(err).split())}"
+        return Refusal(f"generating failed: {' '.join(str(err).split())}")
     return [completion.tokens for completion in generation.completions]
 
 
@@ -265,11 +266,11 @@ def gaps(logits_BKV: Array) -> Array:
 
 
 def compare(
-    free: Sequence[Sequence[int]] | str, wanted_BK: NDArray[np.int64], gap_BK: Array, least: float
+    free: Sequence[Sequence[int]] | Refusal, wanted_BK: NDArray[np.int64], gap_BK: Array, least: float
 ) -> tuple[Verdict, str]:
     """Whether tokens agree in every row up to its first step with a gap below ``least``, and how many do."""
-    if isinstance(free, str):
-        return "fail", free
+    if isinstance(free, Refusal):
+        return "fail", free.reason
     agreed = 0
     for row, (got, expected, gap) in enumerate(zip(free, wanted_BK.tolist(), gap_BK.tolist(), strict=True)):
         for step, (token, distance) in enumerate(zip(expected, gap, strict=True)):

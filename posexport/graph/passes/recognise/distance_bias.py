@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.base.spec import SEQUENCE
 from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
@@ -28,10 +29,10 @@ _SHORT, _FAR, _NEARER, _FEW = (2, 7, 150), 1024, 515, 16
 #: roundings of float32 of the largest number of a query's row
 _ROUNDINGS = 8 * float(np.finfo(np.float32).eps)
 _END = 2**63 - 1
-_NO_DISTANCE = "what its mask adds by positions alone depends on more than the distance"
-_DIAGONAL = "what its mask adds by positions alone drops a query's own key"
+_NO_DISTANCE = Refusal("what its mask adds by positions alone depends on more than the distance")
+_DIAGONAL = Refusal("what its mask adds by positions alone drops a query's own key")
 _BESIDE = "beside a bias by distance its mask adds what is not [B, 1, 1, S] or [B or 1, 1, T, S]"
-_NOT_COMPUTED = "what its mask adds by positions alone could not be computed from sizes"
+_NOT_COMPUTED = Refusal("what its mask adds by positions alone could not be computed from sizes")
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,16 @@ class DistanceBias(Recognition):
             _split(model, mask, terms)
             heads = nodes[0][0].attributes["heads"].value
             known = _by_distance(model, terms.of_pairs, heads, limit) if terms.of_pairs else None
-            if known is None or (not isinstance(known, str) and not known.name):
+            if isinstance(known, Refusal):
+                reasons += [known.reason] * len(nodes)
+            elif known is None or not known.name:
                 continue  # `mask_structure` knows causality
-            reason = known if isinstance(known, str) else None if all(map(_is_of_keys, terms.rest)) else _BESIDE
-            if not isinstance(known, str) and reason is None:
+            elif not all(map(_is_of_keys, terms.rest)):
+                reasons += [_BESIDE] * len(nodes)
+            else:
                 _change(nodes, mask, terms, known)
                 names.append(known.name)
-            reasons += [reason] * len(nodes)
+                reasons += [None] * len(nodes)
         return replace(PassResult.of(reasons), recognised=tuple(dict.fromkeys(names)))
 
 
@@ -172,7 +176,7 @@ class _ByDistance:
     drops_any: bool
 
 
-def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int | None) -> _ByDistance | str:
+def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int | None) -> _ByDistance | Refusal:
     """Rules 2 and 3: the bias that the terms sum to, or why it is no bias by distance."""
     # of the same tokens, one row for the batch, one head or all
     shapes = [(1,) * (4 - len(sizes(term.value) or ())) + (sizes(term.value) or ()) for term in terms]
@@ -188,12 +192,12 @@ def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int
 
     # of the longest input: what each distance adds
     looked = _of_all(subgraph, terms, tokens, longest)
-    if isinstance(looked, str):
+    if isinstance(looked, Refusal):
         return looked
     numbers_HW = _numbers(looked)
     for length in sorted({min(length, longest) for length in _SHORT} | {longest}):
         relative = looked if length == longest else _of_all(subgraph, terms, tokens, length)
-        if isinstance(relative, str):
+        if isinstance(relative, Refusal):
             return relative
         if not _is_by_distance(relative, np.arange(length), numbers_HW):
             return _NO_DISTANCE
@@ -204,9 +208,9 @@ def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int
     # of more tokens a few queries, which must agree with what fewer showed
     far = far_pairs(model, [term.value for term in terms], tokens, longest, limit) if tokens == SEQUENCE else None
     if far is None or any(value.shape[-2:] != (len(far.queries), far.length) for value in far.values):
-        return f"its mask has a number or a table beyond the {longest} tokens that were looked at"
+        return Refusal(f"its mask has a number or a table beyond the {longest} tokens that were looked at")
     relative = _relative(far.values, terms, far.queries, far.length)
-    if isinstance(relative, str):
+    if isinstance(relative, Refusal):
         return relative
     numbers_HW = _numbers(relative)
     agrees = _is_by_distance(looked, np.arange(longest), numbers_HW)
@@ -230,7 +234,7 @@ def _is_by_distance(relative: Array, queries: Array, numbers_HW: Array) -> bool:
     return not ((np.isfinite(relative) != is_kept).any() or (off > _ROUNDINGS * size).any())
 
 
-def _of_all(subgraph: Subgraph, terms: Sequence[_Term], tokens: str, length: int) -> Array | str:
+def _of_all(subgraph: Subgraph, terms: Sequence[_Term], tokens: str, length: int) -> Array | Refusal:
     """`_relative` of all pairs of ``length`` tokens."""
     values = subgraph.run({}, {tokens: length})
     if values is None or any(value.shape[-2:] != (length, length) for value in values):
@@ -238,7 +242,7 @@ def _of_all(subgraph: Subgraph, terms: Sequence[_Term], tokens: str, length: int
     return _relative(values, terms, np.arange(length), length)
 
 
-def _relative(values: Sequence[Array], terms: Sequence[_Term], queries: Array, length: int) -> Array | str:
+def _relative(values: Sequence[Array], terms: Sequence[_Term], queries: Array, length: int) -> Array | Refusal:
     """The sum [H, R, T] at ``queries`` [R] minus its diagonal, -inf where it drops keys; or why there is none."""
     total = np.zeros((1, len(queries), length), np.float32)
     for term, value in zip(terms, values, strict=True):

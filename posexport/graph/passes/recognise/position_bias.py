@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.ops.attention import AttentionSpec, BiasSpec
@@ -69,7 +70,7 @@ def _recognise(model: ir.Model) -> PassResult:
                 by_mask.setdefault(mask, []).append((node, spec))
     reasons: list[str | None] = []
     names: list[str] = []
-    known: dict[ir.Value, known_bias.Known | str] = {}
+    known: dict[ir.Value, known_bias.Known] = {}
     for mask, nodes in by_mask.items():
         name, reason = _changed(model, mask, nodes, known)
         names += [] if name is None else [name]
@@ -82,7 +83,7 @@ def _changed(
     model: ir.Model,
     mask: ir.Value,
     nodes: list[tuple[ir.Node, AttentionSpec]],
-    known: dict[ir.Value, known_bias.Known | str],
+    known: dict[ir.Value, known_bias.Known],
 ) -> tuple[str | None, str | None]:
     """Move the position bias of a mask into the attention nodes.
 
@@ -98,14 +99,14 @@ def _changed(
     bias, first = biases[0], nodes[0][0]
     heads = first.attributes["heads"].value
     if (sizes(bias) or ())[-3:-2] != (heads,) or any(size != 1 for size in (sizes(bias) or ())[:-3]):
-        return None, known_bias.NO_ENCODING
+        return None, known_bias.NO_ENCODING.reason
     rest = _Sum([value for value in total.added if value is not bias], total.fills)
     if not all(_fits(value) for value in (*rest.added, *(condition for condition, _ in rest.fills))):
         return None, "beside a bias of positions its mask adds what is not [B, 1, 1, S] or [B or 1, 1, T, S]"
     # an encoding of posexport's, or a known formula
     named = _ours(bias) or known.get(bias) or known_bias.find(model, bias, heads)
-    if isinstance(named, str):
-        return None, named
+    if isinstance(named, Refusal):
+        return None, named.reason
     if isinstance(named, ir.Node):
         spec = BiasSpec.of(named)
         assert spec is not None
