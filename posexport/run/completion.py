@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from posexport.base.options.prompts import PromptOptions
-from posexport.base.targets.precisions import PrecisionName
-from posexport.base.targets.providers import DEFAULT_PROVIDER
+from posexport.base.options.run import Opening
 from posexport.run.arrays import read_arrays
 from posexport.run.chat import Message
 from posexport.run.generation import Generation
@@ -121,29 +120,22 @@ class SequentialStreamer:
 def continue_texts(
     directory: Path,
     options: PromptOptions,
-    *,
-    precision: PrecisionName | None = None,
-    provider: str = DEFAULT_PROVIDER,
-    threads: int = 0,
+    config: GenerationConfig,
+    opening: Opening,
     tell: Callable[[str], None] | None = None,
-    config: GenerationConfig | None = None,
-    provider_options: Mapping[str, Any] | None = None,
 ) -> Continued:
     """Continue prompts with the bundle in ``directory``.
 
     Args:
         options: the prompts; the result names rows of arrays by their numbers.
         tell: called with each piece of text, prompt by prompt.
-        config: options of the generation.
 
     Raises:
         PosexportError: `load` or `Session.generate` rejects the arguments.
     """
     options.check()
     arrays = None if options.inputs is None else read_arrays(Path(options.inputs))
-    session = load(
-        directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
-    )
+    session = load(directory, **opening.opening)
     prompts = list(options.prompts) if arrays is None else _names(arrays)
     pieces = None if tell is None else SequentialStreamer(prompts, tell)
     # generate, and stream the texts in the order of the prompts
