@@ -11,8 +11,8 @@ from posexport.cli import of_record, options
 from posexport.cli.command import Command
 from posexport.cli.terminal import remark
 from posexport.cli.typed import typed_options
-from posexport.run import generation_config
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate import config as generation_config
+from posexport.run.generate.config import GenerationConfig
 
 _GROUPS = of_record.groups(PromptOptions, (PROMPTS,), {}) | of_record.groups(
     GenerationConfig,
@@ -73,7 +73,7 @@ def command(
         posexport generate bart --prompt "A long text" --num-beams 4 --no-repeat-ngram-size 3 --min-length 20
     """
     from posexport.errors import PosexportError
-    from posexport.run.completion import continue_texts
+    from posexport.run.generate.command import continue_texts
 
     if stream and as_json:
         raise PosexportError("--stream prints text as it comes and --json one document at the end; give one of them")

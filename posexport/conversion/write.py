@@ -190,7 +190,7 @@ def _remarks_on_files(source: "Source") -> list[str]:
     if any(spec.role == "values" for spec in source.inputs):  # pictures or sound
         remarks += preparation.remarks(source.files)
     if source.limits.kv_cache or source.parts:
-        from posexport.run import generation_file
+        from posexport.run.generate import file as generation_file
 
         remarks += generation_file.remarks(source.files)
     return remarks

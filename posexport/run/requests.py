@@ -12,7 +12,7 @@ from posexport.base.spec import LengthContract
 from posexport.errors import PosexportError
 from posexport.run.cache import DecoderInterface
 from posexport.run.chat import Message, as_chats
-from posexport.run.generate import as_ids
+from posexport.run.generate.loop import as_ids
 from posexport.run.seq2seq import decoder_prompts as begin
 from posexport.run.seq2seq import encoder_feeds, encoder_ids, keys_of, read_tokens, rows_of
 from posexport.run.texts import Texts

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from posexport.base.spec import InputSpec, LengthContract
 from posexport.errors import PosexportError
 from posexport.run.feeds import prepare
-from posexport.run.generate import as_ids
+from posexport.run.generate.loop import as_ids
 from posexport.run.texts import Texts
 
 Arrays = dict[str, NDArray[Any]]

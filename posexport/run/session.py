@@ -16,11 +16,11 @@ from posexport.run.bundle.manifest import Manifest
 from posexport.run.call_forms import as_texts
 from posexport.run.chain import Chain
 from posexport.run.chat import Chat, Message
-from posexport.run.continuation import Continuation
 from posexport.run.feeds import number_of_logits, prepare
-from posexport.run.generate import drain
-from posexport.run.generation import Generation, Piece, Streamer
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
+from posexport.run.generate.loop import drain
+from posexport.run.generate.result import Generation, Piece, Streamer
+from posexport.run.generate.session import Continuation
 from posexport.run.preparation import Processor, open_processor
 from posexport.run.requests import GenerationInputs, Prompts
 from posexport.run.scores import ScoreMethods

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posexport.errors import PosexportError
-from posexport.run.generation import Chooser, Pieces, StopTexts, pick
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
+from posexport.run.generate.result import Chooser, Pieces, StopTexts, pick
 from posexport.run.logits.processor import Setting, TokenRows, softmax
 from posexport.run.logits.registry import process, processors
 from tests.tolerances import agree_each

@@ -2,7 +2,7 @@
 
 Two right programs may part where two tokens are almost equally likely: free tokens are compared up to the first step
 at which the two best logits lie nearer to each other than `MARGIN` times the error. Rows of different lengths are
-padded on the left, as by `posexport.run.generate`, which also chooses the free tokens.
+padded on the left, as by `posexport.run.generate.loop`, which also chooses the free tokens.
 
 Shape letters: B batch, T tokens, K steps, V vocabulary.
 """
@@ -29,9 +29,9 @@ from posexport.proof.report.report import Report
 from posexport.proof.subjects.runner import RunError, Runner
 from posexport.run.cache import Cache, DecoderInterface, Ids, left_padded, of_text
 from posexport.run.cache import decoder_interface as ports_of
-from posexport.run.generate import drain, generate
-from posexport.run.generation import GenerationRules
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
+from posexport.run.generate.loop import drain, generate
+from posexport.run.generate.result import GenerationRules
 
 if TYPE_CHECKING:
     from posexport.proof.references.definition import DefinitionReference

@@ -1,4 +1,4 @@
-"""A bundle's generation: its files, tokenizer and KV cache put together for `posexport.run.generate`."""
+"""A bundle's generation: its files, tokenizer and KV cache put together for `posexport.run.generate.loop`."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,13 +16,13 @@ from posexport.run.bundle.manifest import Manifest
 from posexport.run.cache import Cache, DecoderInterface, decoder_interface, refuse
 from posexport.run.captured import SLOTS, CapturedSession
 from posexport.run.chain import Chain
-from posexport.run.generate import generate
-from posexport.run.generation import Generation, GenerationRules, Piece
-from posexport.run.generation_config import GenerationConfig, token_ids
-from posexport.run.generation_file import Stated, read_stated
+from posexport.run.generate.config import GenerationConfig, token_ids
+from posexport.run.generate.file import Stated, read_stated
+from posexport.run.generate.loop import generate
+from posexport.run.generate.resolve_options import resolve
+from posexport.run.generate.result import Generation, GenerationRules, Piece
 from posexport.run.logits.processor import Setting
 from posexport.run.requests import GenerationInputs, Request, read_request
-from posexport.run.resolve_options import resolve
 from posexport.run.texts import TOKENIZER, Texts
 from posexport.run.whisper import begin, check, timestamps, with_room
 from posexport.run.wrapped_session import refusal
@@ -62,7 +62,7 @@ class Continuation:
         *,
         texts: bool,
     ) -> Iterator[Piece | Generation]:
-        """The events of `posexport.run.generate`. ``texts``: also yield pieces of text."""
+        """The events of `posexport.run.generate.loop`. ``texts``: also yield pieces of text."""
         manifest = self.manifest
         decoder = decoder_interface(manifest.inputs, manifest.outputs)
         if decoder is None:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.run.generation_config import SAMPLING_OPTIONS, GenerationConfig
-from posexport.run.generation_file import Stated
+from posexport.run.generate.config import SAMPLING_OPTIONS, GenerationConfig
+from posexport.run.generate.file import Stated
 
 _BEAM_OPTIONS = ("length_penalty", "early_stopping")
 #: a call that sets one of two options overrides both of a file

@@ -12,9 +12,9 @@ from posexport.base.options.prompts import PromptOptions
 from posexport.base.options.run import Opening
 from posexport.run.arrays import read_arrays
 from posexport.run.chat import Message
-from posexport.run.generation import Generation
-from posexport.run.generation_config import GenerationConfig
-from posexport.run.generation_file import described
+from posexport.run.generate.config import GenerationConfig
+from posexport.run.generate.file import described
+from posexport.run.generate.result import Generation
 from posexport.run.load import load
 
 

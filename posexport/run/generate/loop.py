@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from posexport.base.spec import SEQUENCE, EncodingSpec, InputSpec, LengthContract
 from posexport.errors import PosexportError
-from posexport.run.beams import beam_search
 from posexport.run.cache import Cache, DecoderInterface
-from posexport.run.generation import (
+from posexport.run.generate.beams import beam_search
+from posexport.run.generate.result import (
     NOT_NUMBERS,
     Chooser,
     Completion,

@@ -10,7 +10,7 @@ import msgspec
 from posexport.errors import PosexportError
 from posexport.run.bundle.manifest import Manifest
 from posexport.run.bundle.read import locate
-from posexport.run.generation_config import GenerationConfig, token_ids
+from posexport.run.generate.config import GenerationConfig, token_ids
 from posexport.run.unsupported import UNSUPPORTED
 from posexport.run.whisper import WhisperTokens
 

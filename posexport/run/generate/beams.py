@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.run.cache import DecoderInterface
-from posexport.run.generation import (
+from posexport.run.generate.result import (
     NOT_NUMBERS,
     Completion,
     Decode,
@@ -49,7 +49,7 @@ def beam_search(
     turns: Sequence[int],
     decode: Decode | None,
 ) -> Generation:
-    """Return the best completions of each prompt, best first. For arguments see `posexport.run.generate`."""
+    """Return the best completions of each prompt, best first. For arguments see `posexport.run.generate.loop`."""
     chain = processors(rules.config, rules.setting)
     beams = rules.config.beams
     searches = [
