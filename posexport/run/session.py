@@ -1,7 +1,6 @@
 """An open bundle: run it, tokenize, generate, prepare pictures and sound."""
 
 import functools
-import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -125,9 +124,9 @@ class Session(ScoreMethods):
         Raises:
             PosexportError: a bundle without a sample.
         """
-        check = importlib.import_module("posexport.proof.sample.check")  # parity imports this package
-        report: SelfCheck = check.self_check(self._directory, self._manifest, self._chain, self._provider)
-        return report
+        from posexport.proof.sample.check import self_check
+
+        return self_check(self._directory, self._manifest, self._chain, self._provider)
 
     def prepare(self, *, images: Any = None, audio: Any = None, **options: Any) -> dict[str, NDArray[Any]]:
         """The arrays for `run` from pictures or sounds, by the checkpoint's image processor or feature extractor.
