@@ -202,7 +202,7 @@ class Session(ScoreMethods):
             4
         """
         inputs = GenerationInputs.of(prompts, images, decoder_prompts, chat_template_kwargs)
-        return drain(self._events(inputs, config, options, texts=streamer is not None), streamer)
+        return drain(self._events(inputs, config, options, streams=streamer is not None), streamer)
 
     def stream(
         self,
@@ -222,13 +222,13 @@ class Session(ScoreMethods):
         decoder_prompts = None if decoder_prompt is None else [decoder_prompt]
         pictures = None if images is None else [images]
         inputs = GenerationInputs.of([prompt], pictures, decoder_prompts, chat_template_kwargs)
-        events = self._events(inputs, config, options, texts=True)
+        events = self._events(inputs, config, options, streams=True)
         return (event[1] for event in events if not isinstance(event, Generation))
 
     def _events(
-        self, inputs: GenerationInputs, config: GenerationConfig | None, options: dict[str, Any], *, texts: bool
+        self, inputs: GenerationInputs, config: GenerationConfig | None, options: dict[str, Any], *, streams: bool
     ) -> Iterator[Piece | Generation]:
-        return self._continuation.events(inputs, (config or GenerationConfig()).changed(options), texts=texts)
+        return self._continuation.events(inputs, (config or GenerationConfig()).changed(options), streams=streams)
 
     @functools.cached_property
     def _continuation(self) -> Continuation:

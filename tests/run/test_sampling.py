@@ -111,7 +111,7 @@ def test_a_chooser_is_its_seed_and_turn() -> None:
     logits = np.zeros(50, np.float32)
 
     def drawn(seed: int, turn: int) -> list[int]:
-        choose = Chooser(samples=True, seed=seed, turn=turn)
+        choose = Chooser(samples=True, seed=seed, repeat=turn)
         return [choose(logits) for _ in range(10)]
 
     assert drawn(3, 0) == drawn(3, 0)

@@ -30,7 +30,7 @@ from posexport.proof.subjects.runner import RunError, Runner
 from posexport.run.cache import Cache, DecoderInterface, Ids, left_padded, of_text
 from posexport.run.cache import decoder_interface as ports_of
 from posexport.run.generate.config import GenerationConfig
-from posexport.run.generate.loop import drain, generate
+from posexport.run.generate.loop import Model, drain, generate
 from posexport.run.generate.result import GenerationRules
 
 if TYPE_CHECKING:
@@ -247,7 +247,9 @@ def free_tokens(
 
     try:
         generation = drain(
-            generate(cache, decoder, limits, prompts, GenerationRules(config=GenerationConfig(max_new_tokens=steps)))
+            generate(
+                cache, Model(decoder, limits), prompts, GenerationRules(config=GenerationConfig(max_new_tokens=steps))
+            )
         )
     except MemoryError:
         raise

@@ -46,15 +46,15 @@ def beam_search(
     rules: GenerationRules,
     *,
     limit: int | None,
-    turns: Sequence[int],
+    repeats: Sequence[int],
     decode: Decode | None,
 ) -> Generation:
     """Return the best completions of each prompt, best first. For arguments see `posexport.run.generate.loop`."""
     chain = processors(rules.config, rules.setting)
     beams = rules.config.beams
     searches = [
-        Search(prompt, rules, limit=limit, turn=turn, decode=decode)
-        for prompt, turn in zip(prompts, turns, strict=True)
+        Search(prompt, rules, limit=limit, repeat=repeat, decode=decode)
+        for prompt, repeat in zip(prompts, repeats, strict=True)
     ]
     started = time.perf_counter()
     reader = make_reader()
@@ -106,7 +106,7 @@ class Search:
     """Running and finished beams of one prompt."""
 
     def __init__(
-        self, prompt: Sequence[int], rules: GenerationRules, *, limit: int | None, turn: int, decode: Decode | None
+        self, prompt: Sequence[int], rules: GenerationRules, *, limit: int | None, repeat: int, decode: Decode | None
     ) -> None:
         self._prompt, self._rules, self._decode = list(prompt), rules, decode
         self._beams = rules.config.beams
@@ -114,7 +114,7 @@ class Search:
         self._most = rules.config.most(len(prompt))
         #: fewer if the model's length limit comes first
         self._room = self._most if limit is None else min(self._most, limit + 1 - len(prompt))
-        self._random = np.random.default_rng([rules.config.seed, turn]) if rules.config.samples else None
+        self._random = np.random.default_rng([rules.config.seed, repeat]) if rules.config.samples else None
         self._penalty = 1.0 if rules.config.length_penalty is None else rules.config.length_penalty
         self._early = rules.config.early_stopping or False
         self._tokens: list[tuple[int, ...]] = [()] * self._beams

@@ -8,6 +8,7 @@ import operator
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,43 +53,54 @@ def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
     return rows
 
 
+@dataclass(frozen=True)
+class Model:
+    """A decoder for the loop.
+
+    Attributes:
+        encodings: position encodings of the layers, for recomputing cached keys.
+        decode: converts ids to text; None: pieces are token ids.
+    """
+
+    decoder: DecoderInterface
+    limits: LengthContract
+    encodings: Sequence[EncodingSpec] = ()
+    decode: Decode | None = None
+
+
 def generate(
     make_cache: Callable[[int, int], Cache],
-    decoder: DecoderInterface,
-    limits: LengthContract,
+    model: Model,
     prompts: Sequence[Sequence[int]],
     rules: GenerationRules,
     *,
-    keys: Sequence[bytes] | None = None,
-    encodings: Sequence[EncodingSpec] = (),
-    decode: Decode | None = None,
-    texts: bool = False,
+    row_ids: Sequence[bytes] | None = None,
+    streams: bool = False,
 ) -> Iterator[Piece | Generation]:
     """Continue ``prompts``. Yields new pieces while they are generated, and the whole `Generation` at the end.
 
     Args:
         make_cache: returns a cache for a number of rows and a number of tokens.
         prompts: token ids.
-        keys: bytes that distinguish rows with the same prompt: the encoder's input.
-        encodings: position encodings of the layers, for recomputing cached keys.
-        decode: converts ids to text; None: pieces are token ids.
-        texts: the caller uses the pieces.
+        row_ids: distinguish rows with the same prompt: of the encoder's input.
+        streams: the caller uses the pieces.
 
     Raises:
         PosexportError: no prompts, an empty prompt, one beyond the length limit, stop strings without a tokenizer, or
             pieces with beams. Errors of ONNX Runtime are not caught.
     """
+    limits, encodings, decode = model.limits, model.encodings, model.decode
     limit = limits.max_length if SEQUENCE in limits.limited_axes else None
     if decode is None and rules.stop_texts:
         raise PosexportError(
             "this bundle has no tokenizer.json, so it gives no text to stop at; leave stop_strings out, or give "
             "eos_token_id"
         )
-    if texts and rules.config.beams > 1:
+    if streams and rules.config.beams > 1:
         raise PosexportError(
             f"beam search knows its text at the end, so {rules.config.beams} beams cannot be streamed; give num_beams=1"
         )
-    if texts and rules.config.sequences > 1:
+    if streams and rules.config.sequences > 1:
         raise PosexportError("one text of each prompt can be streamed; give num_return_sequences=1")
     check_prompts(prompts, limits, limit, rules.config)
     threshold = recomputed_from(encodings)
@@ -98,30 +110,30 @@ def generate(
     longest = max(map(len, prompts)) + max(most) - 1  # the last token is not read
     room = longest if limit is None else min(longest, limit)
     rows = TokenRows(prompts, [len(prompt) + count for prompt, count in zip(prompts, most, strict=True)])
-    turns = _turns(prompts, keys)
+    repeats = _repeats(prompts, row_ids)
 
     def reader() -> Reader:
         cache = make_cache(len(prompts), room)
         return Reader(cache, threshold, prompts, rules.config, at_once=limits.length_dependent)
 
     if rules.config.beams > 1:
-        yield beam_search(reader, decoder, prompts, rows, rules, limit=limit, turns=turns, decode=decode)
+        yield beam_search(reader, model.decoder, prompts, rows, rules, limit=limit, repeats=repeats, decode=decode)
         return
     pieces: list[Piece] = []
-    numbered = zip(range(len(prompts)), prompts, turns, strict=True)
+    numbered = zip(range(len(prompts)), prompts, repeats, strict=True)
     sequences = [_Sequence(*numbers, rules, limit, decode, pieces) for numbers in numbered]
-    yield from _loop(reader, decoder, sequences, rows, rules, limit, pieces)
+    yield from _loop(reader, model.decoder, sequences, rows, rules, limit, pieces)
 
 
-def _turns(prompts: Sequence[Sequence[int]], keys: Sequence[bytes] | None) -> list[int]:
+def _repeats(prompts: Sequence[Sequence[int]], row_ids: Sequence[bytes] | None) -> list[int]:
     """For each prompt, how many equal prompts precede it."""
     seen: Counter[tuple[bytes, ...]] = Counter()
-    turns = []
-    for prompt, key in zip(prompts, keys or [b""] * len(prompts), strict=True):
-        same = (key, np.array(prompt, np.int64).tobytes())
-        turns.append(seen[same])
+    repeats = []
+    for prompt, row_id in zip(prompts, row_ids or [b""] * len(prompts), strict=True):
+        same = (row_id, np.array(prompt, np.int64).tobytes())
+        repeats.append(seen[same])
         seen[same] += 1
-    return turns
+    return repeats
 
 
 def _loop(
@@ -181,7 +193,7 @@ class _Sequence:
         self,
         number: int,
         prompt: Sequence[int],
-        turn: int,
+        repeat: int,
         rules: GenerationRules,
         limit: int | None,
         decode: Decode | None,
@@ -189,7 +201,7 @@ class _Sequence:
     ) -> None:
         self._number, self._rules = number, rules
         self.prompt = list(prompt)
-        self._choose = Chooser(samples=rules.config.samples, seed=rules.config.seed, turn=turn)
+        self._choose = Chooser(samples=rules.config.samples, seed=rules.config.seed, repeat=repeat)
         self._most = rules.config.most(len(prompt))
         self._limit, self._told = limit, pieces
         self._pieces = None if decode is None else Pieces(decode, prompt)

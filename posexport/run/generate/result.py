@@ -149,10 +149,10 @@ NOT_NUMBERS = "the model's logits are not numbers (NaN); verify the bundle with 
 
 
 class Chooser:
-    """Chooses the tokens of one row. Rows with equal prompts have different values of ``turn``, so samples differ."""
+    """Chooses the tokens of one row. Rows with equal prompts have different values of ``repeat``, so samples differ."""
 
-    def __init__(self, *, samples: bool = False, seed: int = 0, turn: int = 0) -> None:
-        self._random = np.random.default_rng([seed, turn]) if samples else None
+    def __init__(self, *, samples: bool = False, seed: int = 0, repeat: int = 0) -> None:
+        self._random = np.random.default_rng([seed, repeat]) if samples else None
 
     def __call__(self, scores_V: NDArray[Any]) -> int:
         """Return the next token; PosexportError if a score is NaN."""

@@ -18,11 +18,11 @@ from posexport.run.captured import SLOTS, CapturedSession
 from posexport.run.chain import Chain
 from posexport.run.generate.config import GenerationConfig, token_ids
 from posexport.run.generate.file import Stated, read_stated
-from posexport.run.generate.loop import generate
+from posexport.run.generate.loop import Model, generate
 from posexport.run.generate.resolve_options import resolve
 from posexport.run.generate.result import Generation, GenerationRules, Piece
 from posexport.run.logits.processor import Setting
-from posexport.run.requests import GenerationInputs, Request, read_request
+from posexport.run.requests import GenerationInputs, Readers, Request, read_request
 from posexport.run.texts import TOKENIZER, Texts
 from posexport.run.whisper import begin, check, timestamps, with_room
 from posexport.run.wrapped_session import refusal
@@ -60,9 +60,9 @@ class Continuation:
         inputs: GenerationInputs,
         requested: GenerationConfig,
         *,
-        texts: bool,
+        streams: bool,
     ) -> Iterator[Piece | Generation]:
-        """The events of `posexport.run.generate.loop`. ``texts``: also yield pieces of text."""
+        """The events of `posexport.run.generate.loop`. ``streams``: also yield pieces of text."""
         manifest = self.manifest
         decoder = decoder_interface(manifest.inputs, manifest.outputs)
         if decoder is None:
@@ -76,19 +76,16 @@ class Continuation:
         prompts, pictures = inputs.prompts, None
         if inputs.images is not None or manifest.task == IMAGE_TEXT:
             prompts, pictures = replace(self.reader(), render=render).read(prompts, inputs.images)
-        request = read_request(
-            prompts,
-            inputs.decoder_prompts,
-            decoder=decoder,
-            limits=manifest.limits,
+        readers = Readers(
             texts=self.texts,
             has_tokenizer=TOKENIZER in manifest.files,
             render=render,
             start=lambda: self.stated.start,
             all_ids=self.stated.whisper is not None,
         )
+        request = read_request(prompts, inputs.decoder_prompts, decoder, manifest.limits, readers)
         if pictures is not None:
-            request = replace(request, pictures=pictures, keys=[row.key for row in pictures.rows])
+            request = replace(request, pictures=pictures, row_ids=[row.key for row in pictures.rows])
         # the KV cache; Whisper adds its prompt tokens, sampling repeats prompts
         make_cache: MakeCache = functools.partial(self._cache, decoder, request)
         if self.stated.whisper is not None:
@@ -98,17 +95,10 @@ class Continuation:
         if options.beams == 1 and options.sequences > 1:
             request = request.repeated(options.sequences)
             make_cache = functools.partial(self._cache, decoder, request)
-        events = generate(
-            make_cache,
-            decoder,
-            manifest.limits,
-            request.ids,
-            self._rules(options, request),
-            keys=request.keys,
-            encodings=manifest.layers,
-            decode=None if request.texts is None else request.texts.decode,
-            texts=texts,
-        )
+        decode = None if request.texts is None else request.texts.decode
+        model = Model(decoder, manifest.limits, manifest.layers, decode)
+        rules = self._rules(options, request)
+        events = generate(make_cache, model, request.ids, rules, row_ids=request.row_ids, streams=streams)
         return _explained(events, request, followed)
 
     def _check_whisper(self, requested: GenerationConfig, decoder_prompts: Sequence[Any] | None) -> None:
