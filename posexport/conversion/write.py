@@ -14,7 +14,7 @@ from posexport.base.targets.providers import CPU
 from posexport.conversion.graphs import FLOAT32, Export, calibration_texts
 from posexport.conversion.manifest import manifest_of, recipe_of
 from posexport.conversion.options import ConvertOptions
-from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
+from posexport.conversion.proof import OnTexts, agreement_on_texts, prove
 from posexport.conversion.reduced import Reduced, reduced_model
 from posexport.conversion.result import Failed, MissedError, Written
 from posexport.conversion.shown_axes import shown_by_graph, shown_by_tables, shown_by_trace
@@ -158,7 +158,7 @@ def _write(job: Job, shown: Shown) -> Written | Failed:
     # their proof
     job.before_proof()
     try:
-        report, on_texts = _proven(job, source, compared, reduced)
+        report, on_texts = _prove(job, source, compared, reduced)
     except (MissedError, PosexportError) as err:
         if (failed := shown_by_graph(source, built, shown, err)) is not None:
             return failed
@@ -244,7 +244,7 @@ def _check_precision(recipe: "Recipe", built: "list[Built]", remark: Callable[[s
         remark(sentence)
 
 
-def _proven(
+def _prove(
     job: Job, source: "Source", compared: Path | None, reduced: Reduced | None
 ) -> "tuple[Report | None, OnTexts | None]":
     """The proof of the graphs, and their agreement with those in `FLOAT32` on the texts ``compared``.
@@ -259,7 +259,7 @@ def _proven(
         drop(source.module.parameters())
     if source.by_trial or not options.verify:  # the points of a definition's proof have sizes of all axes too
         _check_axes(source, directory, options)
-    report = proof(source, directory, options, job.progress, job.variant, reduced) if options.verify else None
+    report = prove(source, directory, options, job.progress, job.variant, reduced) if options.verify else None
     on_texts = None
     if compared is not None:
         on_texts = agreement_on_texts(source, directory, directory / FLOAT32, compared, options, job.progress)
