@@ -84,7 +84,7 @@ def _maker(checkpoint: Checkpoint, definition: DefinitionName) -> tuple[Maker, l
     model_type = checkpoint.config.values.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if isinstance(model_type, str) and family is None:  # a type of another library, or of transformers alone
-        return MAKERS[model_type if model_type in MAKERS else TRANSFORMERS], []
+        return MAKERS.get(model_type) or MAKERS[TRANSFORMERS], []
     if definition == "transformers":
         return MAKERS[TRANSFORMERS], []
     lacking = None if family is None else undefined(checkpoint, family)

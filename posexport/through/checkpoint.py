@@ -65,7 +65,7 @@ MAKER = Maker("transformers", make)
 
 
 def _labels(config: Config, model: Any) -> list[str]:
-    """The names of labels that transformers knows and config.json does not say, such as timm's of ImageNet."""
+    """The names of labels that transformers knows and config.json does not say, such as those of ImageNet."""
     names = getattr(model.config, "id2label", None) or {}
     unknown = all(name == f"LABEL_{number}" for number, name in names.items())
     return [] if config.values.get("id2label") or unknown else list(names.values())

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexport.base.spec import OPEN_CLIP_CONFIG
+from posexport.folders.kinds import OPEN_CLIP_CONFIG
 from posexport.sources.registry import NO_EXAMPLE, NO_WEIGHTS, Opener
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def _is_open_clip(argument: "str | nn.Module") -> bool:
 
 
 def _open_open_clip(argument: str, options: "LoadOptions") -> "Source":
-    from posexport.through.open_clip import open_clip_source
+    from posexport.folders.open_clip import open_clip_source
 
     return open_clip_source(
         Path(argument),

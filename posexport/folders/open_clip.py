@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from posexport.base.spec import BATCH, Axis, InputSpec
-from posexport.base.spec import OPEN_CLIP_CONFIG as CONFIG
 from posexport.base.system import extras
 from posexport.base.system.user_code import raised
 from posexport.base.tasks.registry import TASKS
@@ -22,12 +21,13 @@ from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.weights import Weights, first_few, open_weights, sha256
 from posexport.errors import PosexportError
+from posexport.folders.kinds import OPEN_CLIP_CONFIG as CONFIG
+from posexport.folders.open_clip_texts import tokenizer_files
 from posexport.modules.live_module import source_of_module
 from posexport.modules.user_module import UserModule, returning
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.through.inputs import IDS, PIXELS
-from posexport.through.open_clip_texts import tokenizer_files
 
 #: the version that tests/through/test_open_clip.py was run with
 TESTED = "3.3.0"

@@ -7,16 +7,17 @@ import msgspec
 import torch
 from torch import nn
 
-from posexport.checkpoints import encoder_part, gliner_folder
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
+from posexport.folders import encoder_part
+from posexport.folders.kinds import ENCODER
 from posexport.models.gliner import Gliner, SpanScores, TokenScores
 from posexport.nn.lstm import PackedLSTM
 from posexport.sources.source import Model
 
-ENCODER = "token_rep_layer.bert_layer.model."
+_TENSORS = "token_rep_layer.bert_layer.model."
 BY_TOKEN = "token_level"
 _TASK = "zero-shot-token-classification"
 #: span_mode -> inner channels of the projections of the ends, and behind both ends, as multiples of the model's
@@ -59,7 +60,7 @@ def make(checkpoint: Checkpoint) -> Model:
     config = checkpoint.config
     encoder_part.check_task(checkpoint, "GLiNER", _TASK)
     _refuse(config)
-    encoder = encoder_part.read(_encoder_config(checkpoint), ENCODER)
+    encoder = encoder_part.read(_encoder_config(checkpoint), _TENSORS)
     hidden, layers = config.size("hidden_size", 512), config.size("num_rnn_layers", 1, least=0)
     with torch.device("meta"):
         scores, modules = _scores(config, hidden)
@@ -124,12 +125,12 @@ def _encoder_config(checkpoint: Checkpoint) -> Config:
     if config.values.get(encoder_part.KEY) is not None:
         return config.nested(encoder_part.KEY)
     name = config.text("model_name", "microsoft/deberta-v3-small")
-    if checkpoint.files.find(f"{gliner_folder.ENCODER}config.json") is None:
+    if checkpoint.files.find(f"{ENCODER}config.json") is None:
         raise PosexportError(
             f"{config.label} has no {encoder_part.KEY}, which the library reads from the Hub: type hf download {name} "
             f"--include '*.json' '*.model' '*.txt' --local-dir {checkpoint.files.path}/encoder, and convert again"
         )
-    encoder = Config(checkpoint.files, f"{gliner_folder.ENCODER}config.json")
+    encoder = Config(checkpoint.files, f"{ENCODER}config.json")
     encoder.outer = config.text("model_type")
     rows = config.size("vocab_size", -1, least=-1)
     if rows > 0:

@@ -20,7 +20,7 @@ from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.makers import MAKERS
 from posexport.checkpoints.opened import open_checkpoint
 from posexport.errors import PosexportError
-from posexport.through.chronos_bolt import ChronosBolt
+from posexport.folders.chronos_bolt import ChronosBolt
 from tests.command import posexport as command
 from tests.tolerances import agree
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import posexport
-from posexport.base.spec import OPEN_CLIP_CONFIG as CONFIG
 from posexport.base.system import extras
 from posexport.cli import main
 from posexport.errors import PosexportError
+from posexport.folders.openers import OPEN_CLIP
 from posexport.run.images.folder import read_processor
+from posexport.run.images.open_clip import FILE as CONFIG
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.registry import opener_of
-from posexport.through.openers import OPEN_CLIP
 from tests.tolerances import agree
 
 TEXT = {"context_length": 12, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}
@@ -271,7 +271,7 @@ def test_texts_are_tokenized_as_by_the_library(tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
     from posexport.checkpoints.directory import Directory
-    from posexport.through.open_clip_texts import tokenizer_files
+    from posexport.folders.open_clip_texts import tokenizer_files
 
     open_clip = library()
     named, _ = tokenizer_files(open_clip, Directory(tmp_path), {}, {})
@@ -295,7 +295,7 @@ def test_texts_are_cleaned_as_by_the_library(tmp_path: Path, clean: str) -> None
     from tokenizers import Tokenizer, models
 
     from posexport.checkpoints.directory import Directory
-    from posexport.through.open_clip_texts import tokenizer_files
+    from posexport.folders.open_clip_texts import tokenizer_files
 
     open_clip = library()
     from open_clip.tokenizer import get_clean_fn
@@ -312,7 +312,7 @@ def test_texts_are_cleaned_as_by_the_library(tmp_path: Path, clean: str) -> None
 @pytest.mark.parametrize("text", [{"tokenizer_kwargs": {"strip_sep_token": True}}, {"tokenizer_mode": "clips"}])
 def test_other_tokenizers_leave_ids_alone(tmp_path: Path, text: dict[str, Any]) -> None:
     from posexport.checkpoints.directory import Directory
-    from posexport.through.open_clip_texts import tokenizer_files
+    from posexport.folders.open_clip_texts import tokenizer_files
 
     files, remarks = tokenizer_files(None, Directory(tmp_path), {}, {"hf_tokenizer_name": "a/b", **text})
     assert files == {}

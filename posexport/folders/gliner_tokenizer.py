@@ -10,8 +10,8 @@ from posexport.base.system.extras import require
 from posexport.base.system.scratch import scratch_folder
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
-from posexport.checkpoints.gliner_folder import ENCODER
 from posexport.errors import PosexportError
+from posexport.folders.kinds import ENCODER
 
 _CONFIG = "tokenizer_config.json"
 _UNKNOWN = -1

@@ -8,11 +8,11 @@ import msgspec
 import torch
 from torch import nn
 
-from posexport.checkpoints import encoder_part
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
+from posexport.folders import encoder_part
 from posexport.models.gliclass import DotScores, Gliclass, JoinedScores, Label, Projector, WeightedScores
 from posexport.sources.source import Model
 
