@@ -13,6 +13,7 @@ from posexport.graph.builder import Builder, Operand
 from posexport.graph.edits import replace
 from posexport.graph.ops.attention import AttentionSpec, Mask
 from posexport.graph.ops.clipped_scores import CLIPPED_SCORES
+from posexport.graph.ops.dropped_scores import LOWEST
 from posexport.graph.ops.operator import DOMAIN
 from posexport.graph.passes.graph_pass import Context, PassResult
 from posexport.graph.passes.recognise import content_bias, content_values, skewed_tables
@@ -23,7 +24,6 @@ from posexport.graph.passes.recognise.without_keys import replaces_nan, with_gua
 from posexport.graph.queries import axis, only, producer, sizes
 
 #: score of a masked key: half of the lowest float32, as `posexport.nn.attention.dropped_score` has it
-_LOWEST = float(np.finfo(np.float32).min) / 2
 _NO_PRODUCT = "its scores are no product of queries and keys, masked and scaled by constants"
 _NO_HEADS = "its queries, keys and values are not [B, H, T, D] with the heads and their size known"
 _TWO_MASKS = "NaN of its probabilities are replaced, and a mask that fills in a number is one of several"
@@ -232,7 +232,7 @@ def _put_node(scores: Scores, inputs: tuple[ir.Value, ir.Value, ir.Value], terms
         tensors |= {name: content_bias.counted(x, output) for name, x in (("qpos", q), ("kpos", k))}
     counts = {"heads": terms.heads, "kv_heads": terms.kv_heads}
     scale = scores.scale if scores.after_cap is None else scores.scale * scores.after_cap
-    attributes = {**spec.attributes, "scale": scale, "lowest": _LOWEST, **counts}
+    attributes = {**spec.attributes, "scale": scale, "lowest": LOWEST, **counts}
     # the node, with the shape of the product
     result = output.outputs[0]
     context = g.op(
@@ -306,7 +306,7 @@ def _transposed(g: Builder, k: ir.Value) -> ir.Value:
 
 def _mask(g: Builder, scores: Scores, q: ir.Value) -> tuple[ir.Value | None, Mask]:
     """The sum of all masks and biases, and its kind; ``q``: [B, H, T, D]."""
-    total = _total(g, scores, _LOWEST)
+    total = _total(g, scores, LOWEST)
     if total is None:
         return None, "none"
     # without an axis of queries: keys of every row, or repeated for the queries

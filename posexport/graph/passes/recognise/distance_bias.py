@@ -11,19 +11,19 @@ from posexport.base.spec import SEQUENCE
 from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.ops.attention import AttentionSpec, Mask
-from posexport.graph.ops.dropped_scores import DROPPED_DISTANCE, drops
+from posexport.graph.ops.dropped_scores import DROPPED_DISTANCE, LOWEST, drops
 from posexport.graph.partial import Array, Subgraph
 from posexport.graph.passes.graph_pass import Context, PassResult
 from posexport.graph.passes.recognise.content_bias import counted
 from posexport.graph.passes.recognise.far_pairs import far_pairs
 from posexport.graph.passes.recognise.known_bias import of_positions
 from posexport.graph.passes.recognise.mask_structure import may_differ_beyond
+from posexport.graph.passes.recognise.masks import by_mask, is_of_all_heads, summed
 from posexport.graph.passes.recognise.position_bias import seen_by_the_rest
 from posexport.graph.passes.recognise.recognition import Recognition
 from posexport.graph.queries import number, sizes
 from posexport.graph.single_row import SingleRow
 
-_LOWEST = float(np.finfo(np.float32).min) / 2
 #: tokens that a bias is computed for, the last two of few heads and of many
 _SHORT, _FAR, _NEARER, _FEW = (2, 7, 150), 1024, 515, 16
 #: roundings of float32 of the largest number of a query's row
@@ -49,12 +49,10 @@ class _Term:
         return len(shape) > 1 and isinstance(shape[-1], str) and shape[-1] == shape[-2]
 
     def added(self, g: Builder) -> ir.Value:
-        """What it adds to scores, of four axes."""
-        value = self.value
-        if self.drops is not None:
-            value = g.Where(value, _LOWEST, 0.0) if self.drops else g.Where(value, 0.0, _LOWEST)
-        missing = list(range(4 - len(sizes(value) or ())))
-        return g.Unsqueeze(value, missing) if missing else value
+        """What it adds to scores."""
+        if self.drops is None:
+            return self.value
+        return g.Where(self.value, LOWEST, 0.0) if self.drops else g.Where(self.value, 0.0, LOWEST)
 
 
 @dataclass
@@ -87,20 +85,11 @@ class DistanceBias(Recognition):
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts attention nodes."""
-        by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
-        for node in model.graph:
-            spec = AttentionSpec.of(node)
-            if spec is None or spec.mask != "pairs" or spec.causal or spec.scores or sizes(node.inputs[0]) is None:
-                continue
-            mask = spec.named_inputs(node)["mask"]
-            if mask is not None:
-                by_mask.setdefault(mask, []).append((node, spec))
-
         bounds = [bound for bound in context.bounds if bound.axis == SEQUENCE and bound.kind == "maximum"]
         limit = bounds[0].number if bounds else None
         reasons: list[str | None] = []
         names: list[str] = []
-        for mask, nodes in by_mask.items():
+        for mask, nodes in by_mask(model, _is_open).items():
             terms = _Terms()
             _split(model, mask, terms)
             heads = nodes[0][0].attributes["heads"].value
@@ -109,13 +98,17 @@ class DistanceBias(Recognition):
                 reasons += [known.reason] * len(nodes)
             elif known is None or not known.name:
                 continue  # `mask_structure` knows causality
-            elif not all(map(_is_of_keys, terms.rest)):
+            elif not all(is_of_all_heads(term.value) for term in terms.rest):
                 reasons += [_BESIDE] * len(nodes)
             else:
                 _change(nodes, mask, terms, known)
                 names.append(known.name)
                 reasons += [None] * len(nodes)
         return replace(PassResult.of(reasons), recognised=tuple(dict.fromkeys(names)))
+
+
+def _is_open(node: ir.Node, spec: AttentionSpec) -> bool:
+    return not spec.causal and not spec.scores and sizes(node.inputs[0]) is not None
 
 
 def _split(model: ir.Model, value: ir.Value, terms: _Terms) -> None:
@@ -156,15 +149,6 @@ def _split_condition(model: ir.Model, value: ir.Value, terms: _Terms, *, drops_w
 
 def _add(model: ir.Model, term: _Term, terms: _Terms) -> None:
     (terms.of_pairs if term.over_pairs and of_positions(model, term.value) else terms.rest).append(term)
-
-
-def _is_of_keys(term: _Term) -> bool:
-    """Whether it is a mask of all heads: with a batch where it has one row for all queries."""
-    shape = sizes(term.value)
-    if shape is None or len(shape) > 4:
-        return False
-    shape = (1,) * (4 - len(shape)) + shape
-    return shape[1] == 1 and shape[3] != 1 and (shape[2] != 1 or shape[0] != 1)
 
 
 @dataclass(frozen=True)
@@ -248,8 +232,8 @@ def _relative(values: Sequence[Array], terms: Sequence[_Term], queries: Array, l
     for term, value in zip(terms, values, strict=True):
         added = value.reshape(-1, len(queries), length)
         if term.drops is not None:
-            added = np.where(added == term.drops, np.float32(_LOWEST), np.float32(0))
-        total = total + np.maximum(added, _LOWEST / 4)
+            added = np.where(added == term.drops, np.float32(LOWEST), np.float32(0))
+        total = total + np.maximum(added, LOWEST / 4)
     diagonal = np.take_along_axis(total, queries[None, :, None], 2)
     if drops(diagonal).any() or np.isnan(total).any():
         return _DIAGONAL
@@ -277,7 +261,7 @@ def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, term
     first = nodes[0][0]
     g, q = Builder.at(first), first.inputs[0]
     assert q is not None
-    whole = _sum(g, terms.of_pairs)
+    whole = summed(g, (term.added(g) for term in terms.of_pairs))
     assert whole is not None
     rows = SingleRow(g)
     by_distance = g.Slice(_of_query(g, rows, whole, last=True), [-1], [-_END], [3], [-1])
@@ -292,13 +276,13 @@ def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, term
     by_distance = g.op("Reshape", by_distance, [int(of_heads), -1], shape=[of_heads, None])
 
     # the rest of the mask, and attention
-    rest = _sum(g, terms.rest)
+    rest = summed(g, (term.added(g) for term in terms.rest))
     if not known.drops_any and not known.is_causal:
         seen_by_the_rest(g, mask, rest, first)
     kind: Mask = "none" if rest is None else "keys" if (sizes(rest) or ())[2] == 1 else "pairs"
     inputs: dict[str, ir.Value] = {"scores_by_distance": by_distance, "scores_lowest": lowest, "qpos": at, "kpos": at}
     if rest is not None:
-        inputs["mask"] = g.Max(rest, _LOWEST)
+        inputs["mask"] = g.Max(rest, LOWEST)
     for node, old in nodes:
         changed = replace(old, scores="DistanceScores", mask=kind, causal=known.is_causal)
         take_place(changed.node({**old.named_inputs(node), **inputs}, like=node), node)
@@ -308,15 +292,3 @@ def _of_query(g: Builder, rows: SingleRow, whole: ir.Value, *, last: bool) -> ir
     """The row of the last or the first query, [1, H, 1, S], minus its diagonal element."""
     bias = rows.of(whole, 2, last=last)
     return g.Sub(bias, rows.of(bias, 3, last=last))
-
-
-def _sum(g: Builder, terms: Sequence[_Term]) -> ir.Value | None:
-    """What ``terms`` add, [B or 1, H or 1, T or 1, S]."""
-    total: ir.Value | None = None
-    for term in terms:
-        added = term.added(g)
-        if total is not None:
-            both = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(added) or (), strict=True)]
-            added = g.op("Add", total, added, shape=both)
-        total = added
-    return total

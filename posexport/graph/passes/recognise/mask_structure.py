@@ -15,6 +15,7 @@ from posexport.graph.ops.dropped_scores import DROPPED_DISTANCE, drops
 from posexport.graph.partial import Array, Subgraph
 from posexport.graph.passes.graph_pass import Context, PassResult
 from posexport.graph.passes.recognise.content_bias import counted
+from posexport.graph.passes.recognise.masks import by_mask
 from posexport.graph.passes.recognise.recognition import Recognition
 from posexport.graph.queries import sizes
 
@@ -43,13 +44,9 @@ class MaskStructure(Recognition):
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts attention nodes."""
         reasons: list[str | None] = []
-        by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
-        for node in model.graph:
-            spec = AttentionSpec.of(node)
-            mask = None if spec is None or spec.mask != "pairs" else spec.named_inputs(node)["mask"]
-            if spec is not None and mask is not None and not spec.causal and sizes(mask) is not None:
-                by_mask.setdefault(mask, []).append((node, spec))
-        for mask, nodes in by_mask.items():
+        for mask, nodes in by_mask(model, lambda _, spec: not spec.causal).items():
+            if sizes(mask) is None:
+                continue
             structure = _structure(model, mask, context.samples)
             for node, spec in nodes:
                 if not isinstance(structure, Refusal):
