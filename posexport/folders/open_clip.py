@@ -112,11 +112,7 @@ def open_clip_source(
             f"every text has {length} token ids, the context_length of {CONFIG}: shorter ones are filled up as by "
             "open_clip's tokenizer",
             *on_texts,
-            *(
-                []
-                if version == TESTED
-                else [f"open_clip_torch {version} is installed; posexport was tested with {TESTED}"]
-            ),
+            *([f"open_clip_torch {version} is installed; posexport was tested with {TESTED}"] * (version != TESTED)),
             *source.remarks,
         ],
         tools={"open_clip_torch": version},
