@@ -123,7 +123,6 @@ def _name(file: Path, path: Path) -> str:
 
 
 def _files(path: Path) -> list[Path]:
-    """The graphs in ``path``."""
     if path.is_file():
         return [path]
     if not path.exists():
