@@ -114,7 +114,13 @@ class _Asked:
     def conditions(self) -> "Conditions":
         from posexport.inspect.bench.measurement import Conditions
 
-        return Conditions(self.rounds, self.threads, self.provider, self.provider_options, self.spinning)
+        return Conditions(
+            rounds=self.rounds,
+            threads=self.threads,
+            provider=self.provider,
+            provider_options=self.provider_options,
+            spinning=self.spinning,
+        )
 
 
 def _measured(models: tuple[str, ...], asked: _Asked, output: Path | None, *, force: bool) -> "Document":

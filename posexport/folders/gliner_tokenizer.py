@@ -11,33 +11,33 @@ from posexport.base.system.scratch import scratch_folder
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
-from posexport.folders.kinds import ENCODER
 
 _CONFIG = "tokenizer_config.json"
 _UNKNOWN = -1
 
 
-def tokenizer_files(files: Directory, config: Config, named: Mapping[str, Path]) -> dict[str, Path]:
+def tokenizer_files(files: Directory, config: Config, named: Mapping[str, Path], encoder: str) -> dict[str, Path]:
     """The files of the bundle by name, with a tokenizer that has the markers.
 
     Args:
         files: the folder.
         config: gliner_config.json.
         named: the files that are there.
+        encoder: the folder of an encoder that the file only names.
 
     Raises:
         PosexportError: the tokenizer lacks the markers, and transformers, which adds them, is missing or fails.
     """
     here = _CONFIG in named
     complete = here and _UNKNOWN not in (config.values.get(key, -1) for key in ("class_token_index", "vocab_size"))
-    if complete or not (here or files.find(f"{ENCODER}{_CONFIG}")):
+    if complete or not (here or files.find(f"{encoder}{_CONFIG}")):
         return dict(named)
     require(f"the tokenizer of {files.path} lacks the markers of gliner, and adding them", "transformers")
     import transformers
 
     folder = scratch_folder()
     try:
-        path = files.path if here else files.path / ENCODER
+        path = files.path if here else files.path / encoder
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         markers = ["[FLERT]", config.text("ent_token", "<<ENT>>"), config.text("sep_token", "<<SEP>>")]
         tokenizer.add_tokens(markers, special_tokens=True)

@@ -15,7 +15,7 @@ _CHRONOS = {"ChronosBoltModelForForecasting": "chronos_bolt", "Chronos2Model": "
 def _gliner_files(opened: Opened) -> dict[str, Any]:
     from posexport.folders.gliner_tokenizer import tokenizer_files
 
-    return tokenizer_files(opened.files, opened.config, opened.named)
+    return tokenizer_files(opened.files, opened.config, opened.named, ENCODER)
 
 
 def _with_chronos_type(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def answer(directory: Path, options: RunOptions, progress: Progress | None = Non
     elif arrays is not None:
         result = session.run(arrays, outputs=list(options.only) or None)
     elif of_pages:
-        result = _encoded(session, options, progress, images=documents)
+        result = _encoded(session, options, progress, {"images": documents})
     else:
         result = _of_texts(session, options, progress, texts)
     if output is not None:
@@ -134,7 +134,7 @@ def _of_texts(
     only = list(options.only) or None
     embeds = session.manifest.text_rules is not None and only in (None, [EMBEDDING], [TOKEN_EMBEDDINGS])
     if options.about_vectors or embeds:
-        return _encoded(session, options, progress, inputs=texts)
+        return _encoded(session, options, progress, {"inputs": texts})
     return session.run_texts(texts, truncate=options.truncate, outputs=only)
 
 
@@ -173,7 +173,7 @@ def _check(options: RunOptions, texts: Sequence[str]) -> None:
 
 
 def _encoded(
-    session: Session, options: RunOptions, progress: Progress | None, **given: Sequence[str]
+    session: Session, options: RunOptions, progress: Progress | None, given: dict[str, Any]
 ) -> dict[str, NDArray[Any]]:
     """The vectors of all texts or pages as one output; for token vectors one output for each."""
     vectors: NDArray[Any] | list[NDArray[Any]] = session.encode(
