@@ -1,4 +1,4 @@
-"""The result of a function that found a reason against what it was asked for."""
+"""The result of a function that refuses, with its reason."""
 
 from dataclasses import dataclass
 

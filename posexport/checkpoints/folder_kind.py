@@ -24,10 +24,10 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FolderKind:
-    """What is peculiar to a library's folders.
+    """A library's folders, where they differ from those of transformers.
 
     Attributes:
-        config: the name of the configuration, which such a folder has in place of config.json; empty: config.json.
+        config: the name of the configuration, in place of config.json; empty: config.json.
         typed: the content of a configuration with the type, if it is of this kind.
         remarks: sentences on a configuration, which the first argument names.
         decides: further files that decide the model.
@@ -60,15 +60,15 @@ FOLDERS: Registry[FolderKind] = Registry(
 
 @functools.cache
 def folder_kinds() -> dict[str, FolderKind]:
-    """All kinds by name."""
+    """Returns all kinds by name."""
     return {name: FOLDERS[name] for name in FOLDERS.names}
 
 
 def config_among(names: Collection[str], below: str) -> str:
     """The name of the configuration among files; ``below``: the folder of the weights, empty or ending in ``/``."""
     usual = f"{below}config.json"
-    others = (kind.config for kind in folder_kinds().values() if kind.config in names)
-    return usual if usual in names else next(others, usual)
+    further = (kind.config for kind in folder_kinds().values() if kind.config in names)
+    return usual if usual in names else next(further, usual)
 
 
 def config_in(files: Directory, below: str) -> str:
@@ -78,7 +78,7 @@ def config_in(files: Directory, below: str) -> str:
 
 
 def with_type(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """``content`` of the configuration ``name`` with the type, for which libraries have names of their own."""
+    """``content`` of the configuration ``name`` with the type, which these libraries call otherwise."""
     typed = dict(content)
     for kind in folder_kinds().values():
         if kind.config in ("", name):

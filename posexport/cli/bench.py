@@ -78,12 +78,12 @@ def command(
     """
     from posexport.inspect.bench.ways import advice
 
-    asked = _Asked(**choices)
+    request = _Request(**choices)
     _check(output, plot, force=force)
-    if asked.compares:
-        _check_compared(models, asked)
-    document = _measured(models, asked, output, force=force)
-    if asked.compares:
+    if request.compares:
+        _check_compared(models, request)
+    document = _measured(models, request, output, force=force)
+    if request.compares:
         document = replace(document, advice=[line for result in document.results for line in advice(result)])
     if output is not None:
         write_whole(output, document.to_json(), force=True)
@@ -92,8 +92,8 @@ def command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """What is measured, and how: the options of the command."""
+class _Request:
+    """The options of the command about measurements."""
 
     length: tuple[int, ...]
     batch: tuple[int, ...]
@@ -123,54 +123,54 @@ class _Asked:
         )
 
 
-def _measured(models: tuple[str, ...], asked: _Asked, output: Path | None, *, force: bool) -> "Document":
+def _measured(models: tuple[str, ...], request: _Request, output: Path | None, *, force: bool) -> "Document":
     from posexport.inspect.bench.candidate import candidates, points
     from posexport.inspect.bench.run import Run, held
     from posexport.inspect.bench.ways import compared
     from posexport.run.providers import check_loads, check_uncaptured
 
-    check_uncaptured(asked.provider, asked.provider_options)
-    check_loads(asked.provider)
-    options_of_convert = [part for setting in asked.settings for part in ("--set", setting)]
-    options_of_convert += ["--target", asked.target] if asked.target else []
+    check_uncaptured(request.provider, request.provider_options)
+    check_loads(request.provider)
+    options_of_convert = [part for setting in request.settings for part in ("--set", setting)]
+    options_of_convert += ["--target", request.target] if request.target else []
     with bar("Measuring") as progress, tempfile.TemporaryDirectory() as folder:
         tell = progress or (lambda *_: None)
         tell(0, 1, "converting")
-        if asked.compares:
-            measured, cached = compared(models[0], options_of_convert, asked.settings, Path(folder))
+        if request.compares:
+            measured, cached = compared(models[0], options_of_convert, request.settings, Path(folder))
         else:
-            measured, cached = candidates(models, asked.precision, options_of_convert, Path(folder))
-        _check_cache(models[0], asked, cached=cached)
-        at = points(asked.length, asked.batch, asked.past, cached=cached)
-        run = Run("models", asked.conditions, total=len(at), progress=tell)
+            measured, cached = candidates(models, request.precision, options_of_convert, Path(folder))
+        _check_cache(models[0], request, cached=cached)
+        at = points(request.length, request.batch, request.past, cached=cached)
+        run = Run("models", request.conditions, total=len(at), progress=tell)
         for number, point in enumerate(at):
-            run.measure(", ".join(models), measured, replace(point, padding=asked.padding / 100))
+            run.measure(", ".join(models), measured, replace(point, padding=request.padding / 100))
             if output is not None:  # an interrupted run leaves its results; the file is this run's by then
                 write_whole(output, run.document().to_json(), force=force or number > 0)
-        if asked.mixed:
-            run.mixed = held(measured, asked.conditions, progress=tell)
+        if request.mixed:
+            run.mixed = held(measured, request.conditions, progress=tell)
     return run.document()
 
 
-def _check_cache(model: str, asked: _Asked, *, cached: bool) -> None:
+def _check_cache(model: str, request: _Request, *, cached: bool) -> None:
     """Refuse options that do not fit a model with a KV cache, or one without."""
-    if asked.past and not cached:
+    if request.past and not cached:
         raise PosexportError(f"--past is for decoders with a cache, {model} has none; leave it out")
-    for name, given in (("mixed", asked.mixed), ("padding", asked.padding)):
+    for name, given in (("mixed", request.mixed), ("padding", request.padding)):
         if given and cached:
             raise PosexportError(f"--{name} is for models without a cache, {model} has one; leave it out")
 
 
-def _check_compared(models: tuple[str, ...], asked: _Asked) -> None:
+def _check_compared(models: tuple[str, ...], request: _Request) -> None:
     """Refuse options that say what --compare finds out."""
     if len(models) > 1:
         raise PosexportError(f"--compare measures one MODEL in several ways, got {' '.join(models)}; name one")
     given = {
-        "--target": asked.target,
-        "--precision": asked.precision,
-        "--provider": asked.provider != DEFAULT_PROVIDER,
-        "--provider-option": asked.provider_options,
-        "--mixed": asked.mixed,
+        "--target": request.target,
+        "--precision": request.precision,
+        "--provider": request.provider != DEFAULT_PROVIDER,
+        "--provider-option": request.provider_options,
+        "--mixed": request.mixed,
     }
     if unfit := [name for name, value in given.items() if value]:
         raise PosexportError(f"--compare takes every provider and precision of this machine; leave {unfit[0]} out")

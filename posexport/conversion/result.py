@@ -29,7 +29,7 @@ class Failed:
     """A conversion that failed with ``error``, where another one may not.
 
     Attributes:
-        shown: what is known of the axes by now; None: the KV cache is in the way that a decoder gets by default.
+        shown: the axes as far as they are known now; None: the KV cache is in the way that a decoder gets by default.
         remarks: what to say of each axis where the other conversion is the one that is written.
     """
 

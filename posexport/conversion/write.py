@@ -116,7 +116,7 @@ def _with_shown_axes(job: Job) -> Written | Failed:
 
 
 def _write(job: Job, shown: Shown) -> Written | Failed:
-    """As `write`, for the task that the options or the source name, with what is ``shown`` of its axes."""
+    """As `write`, for the task that the options or the source name, with ``shown`` of its axes."""
     from posexport.conversion.export.half_inputs import with_precision
     from posexport.conversion.export.layout import layout_named
     from posexport.conversion.export.messages import NotTracedError

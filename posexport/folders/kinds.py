@@ -1,4 +1,4 @@
-"""What is peculiar to other libraries' folders, by the type of their configuration. Imports nothing heavy."""
+"""How the folders of other libraries differ from those of transformers. Imports nothing heavy."""
 
 from collections.abc import Mapping
 from typing import Any

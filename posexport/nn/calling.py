@@ -1,6 +1,6 @@
-"""What a call carries beside its arguments, for functions of posexport that it reaches: one value of each class.
+"""Values that a call carries in addition to its arguments, one of each class, for functions that it reaches.
 
-Users' and other libraries' forwards have arguments of their own, and call layer by layer.
+The forward of a user or of another library calls layer by layer, and its arguments are fixed.
 """
 
 from collections.abc import Iterator, Mapping

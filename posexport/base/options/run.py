@@ -26,12 +26,12 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def opening(self) -> dict[str, Any]:
         """The arguments of `posexport.load` that differ from its defaults."""
-        given = ((name, getattr(self, name)) for name in Opening.__struct_fields__)
-        return {name: value for name, value in given if value is not None}
+        values = ((name, getattr(self, name)) for name in Opening.__struct_fields__)
+        return {name: value for name, value in values if value is not None}
 
 
 class RunOptions(Opening, frozen=True, kw_only=True):
-    """Inputs of one run, and what is wanted of them."""
+    """The inputs of one run and the outputs that it prints."""
 
     texts: Annotated[
         Sequence[str],
@@ -134,7 +134,7 @@ class RunOptions(Opening, frozen=True, kw_only=True):
 
     @property
     def prompt(self) -> dict[str, Any]:
-        """What is put before texts or a query, as arguments of `Session.encode` and `Session.rank`."""
+        """The prompt before texts or a query, as arguments of `Session.encode` and `Session.rank`."""
         return {"prompt_name": self.prompt_name, "prompt": self.prefix}
 
     @property
@@ -148,7 +148,7 @@ class RunOptions(Opening, frozen=True, kw_only=True):
 
     @property
     def about_vectors(self) -> bool:
-        """Whether an argument of `Session.encode` is given, of a query one that `Session.rank` does not have."""
+        """Whether an argument of `Session.encode` is set, with a query one that `Session.rank` does not have."""
         prompts = () if self.query is not None else ("prompt_name", "prefix")
         return self.has("truncate_dim", "normalize_embeddings", "embedding_precision", *prompts)
 
@@ -159,6 +159,6 @@ class RunOptions(Opening, frozen=True, kw_only=True):
         return self.about_vectors or self.has(*other)
 
     def has(self, *names: str) -> bool:
-        """Whether one of the options was given."""
+        """Whether one of the options is set."""
         values = [getattr(self, name) for name in names]
         return any(value is not None and value is not False and value not in ((), [], "float32") for value in values)

@@ -1,4 +1,4 @@
-"""Masks over pairs of tokens: the attention that shares one, and what is left of one after its bias was taken out."""
+"""Masks over pairs of tokens: the attention that shares one, and the sum of the terms that stay in one."""
 
 from collections.abc import Callable, Iterable
 
@@ -14,14 +14,14 @@ Nodes = list[tuple[ir.Node, AttentionSpec]]
 
 def by_mask(model: ir.Model, is_open: Callable[[ir.Node, AttentionSpec], bool]) -> dict[ir.Value, Nodes]:
     """The attention nodes with a mask over pairs by that mask, of those that a pass may change."""
-    found: dict[ir.Value, Nodes] = {}
+    nodes: dict[ir.Value, Nodes] = {}
     for node in model.graph:
         spec = AttentionSpec.of(node)
         if spec is not None and spec.mask == "pairs" and is_open(node, spec):
             mask = spec.named_inputs(node)["mask"]
             if mask is not None:
-                found.setdefault(mask, []).append((node, spec))
-    return found
+                nodes.setdefault(mask, []).append((node, spec))
+    return nodes
 
 
 def is_of_all_heads(value: ir.Value) -> bool:
