@@ -42,7 +42,10 @@ def package_imports(test_layers: ModuleType) -> dict[str, set[str]]:
     imports: dict[str, set[str]] = {}
     for path in test_layers.parts():
         package = path.relative_to(test_layers.ROOT).parts[0].removesuffix(".py")
-        imports.setdefault(package, set()).update(test_layers.imported(path) & set(test_layers.LEVEL) - {package})
+        # without the exceptions that go up
+        level = test_layers.LEVEL[package]
+        below = {name for name in test_layers.imported(path) if test_layers.LEVEL.get(name, level + 1) <= level}
+        imports.setdefault(package, set()).update(below - {package})
     ground = test_layers.LAYERS[0]
     above = sorted(set(imports) - ground, key=lambda package: (-test_layers.LEVEL[package], package))
     return {package: {GROUND if name in ground else name for name in imports[package]} for package in above}

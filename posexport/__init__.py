@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         load,
         optimize,
         pipeline,
-        replace,
         report,
         torch_onnx_export,
         verify,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from posexport.inspect.audit.finding import Finding, Findings
     from posexport.inspect.optimize.record import Optimized
     from posexport.proof.report.report import Report
-    from posexport.run.generation_config import GenerationConfig
+    from posexport.run.generate.config import GenerationConfig
     from posexport.run.session import Session
     from posexport.serve.drop_in.finish import ExportedModel
 
@@ -47,7 +46,6 @@ __all__ = [
     "load",
     "optimize",
     "pipeline",
-    "replace",
     "report",
     "torch_onnx_export",
     "verify",
@@ -60,7 +58,6 @@ _FUNCTIONS = (
     "load",
     "optimize",
     "pipeline",
-    "replace",
     "report",
     "torch_onnx_export",
     "verify",
@@ -72,7 +69,7 @@ _LATER = {
     "ExportedModel": "posexport.serve.drop_in.finish",
     "Finding": "posexport.inspect.audit.finding",
     "Findings": "posexport.inspect.audit.finding",
-    "GenerationConfig": "posexport.run.generation_config",
+    "GenerationConfig": "posexport.run.generate.config",
     "Optimized": "posexport.inspect.optimize.record",
     "Report": "posexport.proof.report.report",
     "Session": "posexport.run.session",

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from posexport.conversion.result import Conversion
-    from posexport.encodings.encoding import Encoding
     from posexport.inspect.audit.finding import Findings
     from posexport.inspect.optimize.record import Optimized
     from posexport.proof.report.report import Report
@@ -319,46 +318,6 @@ def torch_onnx_export(
     check_arguments(arguments)
     with ONE_AT_A_TIME:
         return export(request(arguments))
-
-
-def replace(
-    module: "nn.Module",
-    encodings: "Mapping[str, Encoding | str | tuple[str, Mapping[str, Any]]]",
-    example_inputs: Any,
-    *,
-    must_agree: bool = True,
-) -> "nn.Module":
-    """A copy of a module in which encodings of posexport replace submodules; both are compared in float64.
-
-    Args:
-        module: yours; it is not changed.
-        encodings: from names of submodules, as in ``named_modules()``, or patterns (``layers.*.bias``), to encodings: a
-            name of ``posexport list encodings``, a name and settings, ``("t5", {"max_distance": 64})``, or an
-            ``Encoding``. Sizes come from the submodule's calls. For a name, a table of the same shape is copied.
-        example_inputs: of the module, as in `convert`.
-        must_agree: submodules and the whole module must give the same values in float64 at two lengths, up
-            to the rounding of their float32 constants. False: the model is changed on purpose.
-
-    Raises:
-        PosexportError: a submodule does not exist or has another signature, or values differ.
-
-    Examples:
-        >>> import posexport, torch
-        >>> class Reader(torch.nn.Module):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.token, self.at = torch.nn.Embedding(50, 12), torch.nn.Embedding(64, 12)
-        ...     def forward(self, ids):
-        ...         return self.token(ids) + self.at(torch.arange(ids.shape[1]))
-        >>> ours = posexport.replace(Reader(), {"at": "learned"}, {"ids": torch.arange(14).reshape(2, 7)})
-        >>> ours.at.encoding.limit
-        64
-    """
-    require("posexport.replace", "torch")
-    from posexport.modules.replaced.replace import replace as run
-
-    with ONE_AT_A_TIME:
-        return run(module, encodings, example_inputs, must_agree=must_agree)
 
 
 def report(

@@ -430,7 +430,7 @@ def processed_by_transformers(name: str, options: dict[str, Any]) -> np.ndarray:
 
 def processed_by_posexport(name: str, options: dict[str, Any]) -> np.ndarray:
     """The scores that posexport's processors make of the drawn logits."""
-    from posexport.run.generation_config import GenerationConfig
+    from posexport.run.generate.config import GenerationConfig
     from posexport.run.logits.processor import Setting
     from posexport.run.logits.registry import process, processors
 

@@ -89,7 +89,7 @@ PLACES = {
     "posexport/sources": SOURCES,
     "posexport/through": THROUGH,
     "posexport/run/cache.py": ("test_generate", "test_steps", "test_chain"),
-    "posexport/run/generation.py": ("test_sampling", "test_generate"),
+    "posexport/run/generate/result.py": ("test_sampling", "test_generate"),
     "posexport/run/beams.py": ("test_generation_answers", "test_generation_options"),
     "posexport/run/logits": ("test_generation_answers", "test_sampling"),
 }

@@ -22,8 +22,6 @@ from posexport.base.text_rules import TokenRules as TokenRules
 DOMAIN, FUNCTION = "posexport", "posexport.function"
 #: the file of a model that is one graph
 MODEL = "model.onnx"
-#: open_clip's configuration, which names an architecture of that library
-OPEN_CLIP_CONFIG = "open_clip_config.json"
 
 BATCH = "batch_size"
 SEQUENCE = "sequence_length"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from posexport.checkpoints import gliner_folder
 from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.folder_kind import folder_kinds
 from posexport.checkpoints.hub_cache import module_paths
 
 #: rules of sentence-transformers next to the weights: the first file that exists counts, as in the library
@@ -19,7 +19,6 @@ TEXTS = (
 #: files next to the weights
 BESIDE = (
     "config.json",
-    gliner_folder.CONFIG,
     "generation_config.json",
     # fast tokenizers, and what all tokenizers read
     "tokenizer.json",
@@ -55,10 +54,15 @@ OF_MODULE = ("config.json", "model.safetensors")
 TEMPLATES = "additional_chat_templates"
 
 
+def configurations() -> list[str]:
+    """The configurations of other libraries' folders, next to the weights too."""
+    return [kind.config for kind in folder_kinds().values() if kind.config]
+
+
 def bundle_files(files: Directory, below: str) -> dict[str, Path]:
     """The files that are there, by their names in the bundle. ``below``: the folder of the weights, or empty."""
     templates = sorted(path.name for path in (files.path / below / TEMPLATES).glob("*.jinja"))
-    beside = (*BESIDE, *(f"{TEMPLATES}/{name}" for name in templates))
+    beside = (*BESIDE, *configurations(), *(f"{TEMPLATES}/{name}" for name in templates))
     sources = {name: f"{below}{name}" for name in beside} | {name: name for name in (*TOP, *_of_modules(files, below))}
     paths = {name: files.find(stored) for name, stored in sources.items()}
     return {name: path for name, path in paths.items() if path is not None}

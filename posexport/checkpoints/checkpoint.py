@@ -1,6 +1,7 @@
 """A Hugging Face checkpoint directory as a source."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -9,8 +10,25 @@ from posexport.base.options.recipe import DefinitionName
 from posexport.checkpoints import dropped
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import DEFINED, MAKERS, TRANSFORMERS, Maker, undefined
-from posexport.checkpoints.opened import open_checkpoint
+from posexport.checkpoints.opened import Checkpoint, open_checkpoint
 from posexport.sources.source import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a checkpoint is from.
+
+    Attributes:
+        name: what to call it; None: as its folder is called.
+        label: what files that leave this machine call it; None: its ``model_type``.
+        revision: its commit on the Hugging Face Hub.
+        remarks: sentences for the user on it.
+    """
+
+    name: str | None = None
+    label: str | None = None
+    revision: str | None = None
+    remarks: Sequence[str] = ()
 
 
 def checkpoint_source(
@@ -20,10 +38,7 @@ def checkpoint_source(
     allow_pickle: bool,
     definition: DefinitionName = "paper",
     drop_weights: Sequence[str] = (),
-    name: str | None = None,
-    label: str | None = None,
-    revision: str | None = None,
-    remarks: Sequence[str] = (),
+    place: Place = Place(),
 ) -> Source:
     """The checkpoint in ``directory``, for ``task`` or the one that its files name.
 
@@ -37,10 +52,7 @@ def checkpoint_source(
             (docs/papers-and-code.md), ``transformers`` takes that library's model of types that posexport defines too.
             A class or task that a definition lacks is always that library's.
         drop_weights: patterns of tensors that are left out.
-        name: what to call it; None: as its folder is called.
-        label: what files that leave this machine call it; None: its ``model_type``.
-        revision: its commit on the Hugging Face Hub.
-        remarks: sentences for the user on the location of the checkpoint.
+        place: where it is from.
 
     Raises:
         PosexportError: the directory, its configuration or its weights cannot be read.
@@ -52,31 +64,32 @@ def checkpoint_source(
         released=definition == "released",
         drop_weights=drop_weights,
     )
-    model_type = checkpoint.config.values.get("model_type")
-    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    foreign = isinstance(model_type, str) and family is None
-    # a class that the type's definition lacks is transformers' too
-    lacking = None if family is None or definition == "transformers" else undefined(checkpoint, family)
-    usual = TRANSFORMERS if foreign or lacking or definition == "transformers" else DEFINED
-    maker: Maker = MAKERS[model_type if foreign and model_type in MAKERS else usual]
+    maker, lacking = _maker(checkpoint, definition)
     model = maker.make(checkpoint)
     if checkpoint.pooling is not None and checkpoint.pooling.labels:
         model = msgspec.structs.replace(model, labels=checkpoint.pooling.labels)
+    dropped_weights = dropped.remarks(checkpoint.dropped)
     return Source.of(
         model,
-        name=name or str(directory),
-        label=label or model_type,
-        revision=revision,
+        name=place.name or str(directory),
+        label=place.label or checkpoint.config.values.get("model_type"),
+        revision=place.revision,
         kind=maker.kind,
         sha256=checkpoint.sha256,
         files=checkpoint.bundle_files,
         text_rules=model.text_rules or checkpoint.text_rules,
         pair_rules=checkpoint.pair_rules(model.task),
-        remarks=[
-            *remarks,
-            *([lacking] if lacking else []),
-            *model.remarks,
-            *dropped.remarks(checkpoint.dropped),
-            *checkpoint.remarks,
-        ],
+        remarks=[*place.remarks, *lacking, *model.remarks, *dropped_weights, *checkpoint.remarks],
     )
+
+
+def _maker(checkpoint: Checkpoint, definition: DefinitionName) -> tuple[Maker, list[str]]:
+    """What makes the model, and why it is not the definition of a type that has one."""
+    model_type = checkpoint.config.values.get("model_type")
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if isinstance(model_type, str) and family is None:  # a type of another library, or of transformers alone
+        return MAKERS.get(model_type) or MAKERS[TRANSFORMERS], []
+    if definition == "transformers":
+        return MAKERS[TRANSFORMERS], []
+    lacking = None if family is None else undefined(checkpoint, family)
+    return (MAKERS[DEFINED], []) if lacking is None else (MAKERS[TRANSFORMERS], [lacking])

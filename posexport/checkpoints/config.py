@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from posexport.checkpoints import chronos_folder, gliner_folder, timm_folder
 from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.folder_kind import with_type
 from posexport.errors import PosexportError
 from posexport.nn.feed_forward import activation
 
@@ -71,8 +71,7 @@ class Config:
         content = directory.json(name)
         if not isinstance(content, dict):
             raise PosexportError(f"{self.label} holds a {type(content).__name__}; a configuration is a JSON object")
-        typed = gliner_folder.with_type(name, chronos_folder.with_type(timm_folder.with_type(content)))
-        self.values = Values(typed)
+        self.values = Values(with_type(name, content))
         #: of a part of a checkpoint, the type of the whole
         self.outer = ""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from posexport.checkpoints.gliner_folder import config_among
+from posexport.checkpoints.folder_kind import config_among
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 #: preferred first; the second is a pickle

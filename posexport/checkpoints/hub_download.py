@@ -9,9 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from posexport.base.spec import OPEN_CLIP_CONFIG
-from posexport.checkpoints.bundle_files import BESIDE, TEMPLATES, TOP
-from posexport.checkpoints.gliner_folder import config_among
+from posexport.checkpoints.bundle_files import BESIDE, TEMPLATES, TOP, configurations
+from posexport.checkpoints.folder_kind import config_among, folder_kinds
 from posexport.checkpoints.hub_cache import module_paths, projection_weights, weight_files, weights_folder
 from posexport.errors import PosexportError
 
@@ -43,7 +42,8 @@ def download(name: str, revision: str, *, allow_pickle: bool, by_hand: str) -> t
         folder = weights_folder(lambda file: json.loads(fetch(file).read_bytes()), names)
         config = config_among(names, folder)
         if config not in names:
-            other = f"; for a folder of open_clip {by_hand}" if OPEN_CLIP_CONFIG in names else ""
+            alone = [library for library, kind in folder_kinds().items() if kind.alone in names]
+            other = f"; for a folder of {alone[0]} {by_hand}" if alone else ""
             raise PosexportError(
                 f"{name} on the Hugging Face Hub has no {config}: it is no checkpoint of transformers{other}"
             )
@@ -74,7 +74,8 @@ def _texts(names: set[str], modules: Any) -> list[str]:
     """Configuration and tokenizer files: at the top, and in the folders that modules.json names."""
     folders = {"", *(f"{path}/" for path in module_paths(modules) if path)}
     templates = {name for name in names if name.startswith(f"{TEMPLATES}/") and name.endswith(".jinja")}
-    return sorted(names & ({*TOP} | {f"{folder}{file}" for folder in folders for file in BESIDE} | templates))
+    beside = (*BESIDE, *configurations())
+    return sorted(names & ({*TOP} | {f"{folder}{file}" for folder in folders for file in beside} | templates))
 
 
 def _without_weights(name: str, names: set[str], folder: str) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 from posexport.base.registry import Registry
 from posexport.base.spec import SourceKind
 from posexport.base.system.extras import is_installed
-from posexport.checkpoints import chronos_folder, gliner_folder, model2vec_folder
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
 from posexport.sources.source import Model
@@ -33,10 +32,10 @@ MAKERS: Registry[Any] = Registry(
         DEFINED: "posexport.checkpoints.defined:MAKER",
         TRANSFORMERS: "posexport.through.checkpoint:MAKER",
         # of types of other libraries, by the type
-        gliner_folder.TYPE: "posexport.checkpoints.gliner:MAKER",
-        "GLiClass": "posexport.checkpoints.gliclass:MAKER",
-        model2vec_folder.TYPE: "posexport.checkpoints.model2vec:MAKER",
-        chronos_folder.BOLT: "posexport.through.chronos_bolt:MAKER",
+        "gliner": "posexport.folders.gliner:MAKER",
+        "GLiClass": "posexport.folders.gliclass:MAKER",
+        "chronos_bolt": "posexport.folders.chronos_bolt:MAKER",
+        "model2vec": "posexport.checkpoints.model2vec:MAKER",
     },
 )
 

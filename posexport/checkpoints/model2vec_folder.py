@@ -10,6 +10,7 @@ from posexport.base.spec import TextRules
 from posexport.base.system.scratch import scratch_folder
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.folder_kind import FolderKind, Opened
 from posexport.checkpoints.text_rules import optional
 from posexport.errors import PosexportError
 
@@ -61,10 +62,10 @@ def unknown_of(files: Directory) -> int | None:
     return None if token is None else tokenizer.token_to_id(token)
 
 
-def bundle_files(files: Directory, config: Config, names: Mapping[str, Path]) -> dict[str, Path]:
+def _bundle_files(opened: Opened) -> dict[str, Path]:
     """The files of a bundle: the tokenizer without special tokens, and config.json with the labels' names."""
-    folder = scratch_folder()
-    content = json.loads(_tokenizer(files).to_str()) | {"post_processor": None, "truncation": None}
+    folder, config, names = scratch_folder(), opened.config, opened.named
+    content = json.loads(_tokenizer(opened.files).to_str()) | {"post_processor": None, "truncation": None}
     (folder / TOKENIZER).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
     kept = {name: path for name, path in names.items() if not name.startswith(("tokenizer", "special_tokens"))}
     head = head_of(config)
@@ -84,3 +85,6 @@ def _tokenizer(files: Directory) -> Any:
     if path is None:
         raise PosexportError(f"{files.path} has no {TOKENIZER}, by which model2vec reads texts; download it again")
     return tokenizer_of(path)
+
+
+KIND = FolderKind(bundle_files=_bundle_files)

@@ -15,9 +15,7 @@ from posexport.base.tasks.registry import TASKS, did_you_mean_task
 from posexport.checkpoints import (
     adapter,
     bge_m3,
-    chronos_folder,
     dropped,
-    gliner_folder,
     late_interaction,
     model2vec_folder,
     module_keys,
@@ -30,6 +28,7 @@ from posexport.checkpoints.adapter import Adapter
 from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.folder_kind import FolderKind, Opened, config_in, folder_kinds
 from posexport.checkpoints.pooling import Pooling
 from posexport.checkpoints.scoring import Answers, Ranker, read_cross_encoder
 from posexport.checkpoints.sentence_transformers import MODULES
@@ -96,22 +95,20 @@ class Checkpoint:
         """The digest of all files that determine the model's weights and its head."""
         paths = self.weights.files | ({} if self.adapter is None else self.adapter.files)
         head = [] if self.pooling is None else self.pooling.files
-        encoder = f"{gliner_folder.ENCODER}config.json"
-        inner = self.config.values.get("model_type") == gliner_folder.TYPE and self.files.find(encoder) is not None
-        return sha256(self.files, paths, [self.config.name, *head, *([encoder] if inner else [])])
+        inner = [name for name in self._kind.decides if self.files.find(name) is not None]
+        return sha256(self.files, paths, [self.config.name, *head, *inner])
 
     @property
     def bundle_files(self) -> dict[str, Path]:
         """Tokenizer and configuration files that a bundle takes over, by their names there; an adapter's go first."""
         adapter_files = {} if self.adapter is None else bundle_files(self.folder, "")
         files = bundle_files(self.files, self.below) | adapter_files
-        if self.config.values.get("model_type") == gliner_folder.TYPE:
-            from posexport.checkpoints import gliner_tokenizer  # what other types do not import
+        return self._kind.bundle_files(Opened(self.files, self.config, files))
 
-            return gliner_tokenizer.tokenizer_files(self.files, self.config, files)
-        if self.config.values.get("model_type") == model2vec_folder.TYPE:
-            return model2vec_folder.bundle_files(self.files, self.config, files)
-        return files
+    @property
+    def _kind(self) -> FolderKind:
+        """What is peculiar to the folder, if it is another library's."""
+        return folder_kinds().get(str(self.config.values.get("model_type")), FolderKind())
 
     @property
     def text_rules(self) -> TextRules | None:
@@ -150,7 +147,7 @@ def open_checkpoint(
     static = model2vec_folder.is_model2vec(files)
     modules = None if static else _modules(files, task, allow_pickle=allow_pickle)
     ranker = modules or Ranker(below="", task=None)
-    config = Config(files, gliner_folder.config_name(files, ranker.below), released=released)
+    config = Config(files, config_in(files, ranker.below), released=released)
     pooling = ranker.pooling
     if modules is None and task in (None, "token-embedding") and config.architecture() == late_interaction.ARCHITECTURE:
         pooling = late_interaction.of_colbert(files, config)
@@ -164,7 +161,7 @@ def open_checkpoint(
             "transformer alone"
         )
     remarks = module_keys.remarks(files) if pooling is not None or modules is not None else []
-    remarks += chronos_folder.remarks(config.label, config.values)
+    remarks += [text for kind in folder_kinds().values() for text in kind.remarks(config.label, config.values)]
     read = [] if adapted is None else [*adapted.files.values()]
     if pooling is not None:
         read += [files.path / name for name in (*pooling.files, *pooling.weight_files, *pooling.replaced_files)]

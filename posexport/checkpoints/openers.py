@@ -1,7 +1,7 @@
 """Checkpoints as a kind of source: a directory, or a repository of the Hugging Face Hub."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from posexport.checkpoints import hub
 from posexport.sources.registry import NO_EXAMPLE, Opener
@@ -19,28 +19,23 @@ def _is_checkpoint(argument: "str | nn.Module") -> bool:
 
 def _open_checkpoint(argument: str, options: "LoadOptions") -> "Source":
     from posexport.checkpoints import unread_files
-    from posexport.checkpoints.checkpoint import checkpoint_source
+    from posexport.checkpoints.checkpoint import Place, checkpoint_source
 
-    stated: dict[str, Any] = {
-        "task": options.task,
-        "allow_pickle": options.allow_pickle,
-        "definition": options.definition or "paper",
-        "drop_weights": options.drop_weights,
-    }
+    directory, place = Path(argument), Place(name=options.name, label=options.label)
     hub_id = hub.parse(argument)
-    if hub_id is None:
-        return checkpoint_source(Path(argument), name=options.name, label=options.label, **stated)
-    snapshot = hub.snapshot(hub_id, allow_pickle=options.allow_pickle)
+    if hub_id is not None:
+        snapshot = hub.snapshot(hub_id, allow_pickle=options.allow_pickle)
+        directory, name = snapshot.directory, hub_id.name
+        read = f"{name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}"
+        remarks = [read, *unread_files.remarks(snapshot.left)]
+        place = Place(name=str(hub_id), label=name, revision=snapshot.commit, remarks=remarks)
     return checkpoint_source(
-        snapshot.directory,
-        name=str(hub_id),
-        label=hub_id.name,
-        revision=snapshot.commit,
-        remarks=[
-            f"{hub_id.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}",
-            *unread_files.remarks(snapshot.left),
-        ],
-        **stated,
+        directory,
+        task=options.task,
+        allow_pickle=options.allow_pickle,
+        definition=options.definition or "paper",
+        drop_weights=options.drop_weights,
+        place=place,
     )
 
 

@@ -15,7 +15,7 @@ from posexport.errors import PosexportError
 from posexport.version import VERSION
 
 COMMANDS = (
-    *("audit", "bench", "check-shift", "compare", "convert", "deploy", "env", "explain", "generate", "list"),
+    *("audit", "bench", "compare", "convert", "deploy", "env", "explain", "generate", "list"),
     *("optimize", "plot", "report", "run", "tokenizer", "verify"),
 )
 

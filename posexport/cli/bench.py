@@ -3,12 +3,14 @@
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
 
+from posexport.base.system.files import check_free, write_whole
 from posexport.base.targets.precisions import PRECISIONS, PrecisionName
 from posexport.base.targets.providers import DEFAULT_PROVIDER
 from posexport.base.targets.target import target_names
@@ -18,6 +20,7 @@ from posexport.cli.terminal import bar
 from posexport.errors import PosexportError
 
 if TYPE_CHECKING:
+    from posexport.inspect.bench.measurement import Conditions
     from posexport.inspect.bench.records import Document
 
 
@@ -55,21 +58,7 @@ if TYPE_CHECKING:
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw a chart into this .png or .svg file.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def command(
-    models: tuple[str, ...],
-    length: tuple[int, ...],
-    batch: tuple[int, ...],
-    past: tuple[int, ...],
-    target: str | None,
-    precision: tuple[PrecisionName, ...],
-    mixed: bool,
-    compares: bool,
-    padding: int,
-    settings: tuple[str, ...],
-    as_json: bool,
-    output: Path | None,
-    plot: Path | None,
-    force: bool,
-    **choices: Any,
+    models: tuple[str, ...], output: Path | None, plot: Path | None, force: bool, as_json: bool, **choices: Any
 ) -> None:
     """Measure time and memory relative to a baseline model.
 
@@ -87,39 +76,14 @@ def command(
         posexport bench path/to/bert --compare --length 128 --batch 8
         posexport bench decoder-nope decoder-rope --past 512 --past 2048 -o decode.json --plot decode.svg
     """
-    from posexport.base.system.files import write_whole
-    from posexport.inspect.bench.candidate import candidates, points
-    from posexport.inspect.bench.measurement import Conditions
-    from posexport.inspect.bench.run import Run, held
-    from posexport.inspect.bench.ways import advice, compared
-    from posexport.run.providers import check_loads, check_uncaptured
+    from posexport.inspect.bench.ways import advice
 
+    request = _Request(**choices)
     _check(output, plot, force=force)
-    if compares:
-        _check_compared(models, target, precision, choices, mixed=mixed)
-    conditions = Conditions(**choices)
-    check_uncaptured(conditions.provider, conditions.provider_options)
-    check_loads(conditions.provider)
-    options_of_convert = [part for setting in settings for part in ("--set", setting)]
-    options_of_convert += ["--target", target] if target else []
-    with bar("Measuring") as progress, tempfile.TemporaryDirectory() as folder:
-        tell = progress or (lambda *_: None)
-        tell(0, 1, "converting")
-        if compares:
-            measured, cached = compared(models[0], options_of_convert, settings, Path(folder))
-        else:
-            measured, cached = candidates(models, precision, options_of_convert, Path(folder))
-        _check_cache(models[0], {"past": past, "mixed": mixed, "padding": padding}, cached=cached)
-        at = [replace(point, padding=padding / 100) for point in points(length, batch, past, cached=cached)]
-        run = Run("models", conditions, total=len(at), progress=tell)
-        for number, point in enumerate(at):
-            run.measure(", ".join(models), measured, point)
-            if output is not None:  # an interrupted run leaves its results; the file is this run's by then
-                write_whole(output, run.document().to_json(), force=force or number > 0)
-        if mixed:
-            run.mixed = held(measured, conditions, progress=tell)
-    document = run.document()
-    if compares:
+    if request.compares:
+        _check_compared(models, request)
+    document = _measured(models, request, output, force=force)
+    if request.compares:
         document = replace(document, advice=[line for result in document.results for line in advice(result)])
     if output is not None:
         write_whole(output, document.to_json(), force=True)
@@ -127,32 +91,86 @@ def command(
     sys.exit(1 if document.failed else 0)
 
 
-def _check_cache(model: str, given: Mapping[str, Any], *, cached: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """The options of the command about measurements."""
+
+    length: tuple[int, ...]
+    batch: tuple[int, ...]
+    past: tuple[int, ...]
+    mixed: bool
+    compares: bool
+    padding: int
+    target: str | None
+    precision: tuple[PrecisionName, ...]
+    settings: tuple[str, ...]
+    rounds: int
+    spinning: bool
+    provider: str
+    provider_options: Mapping[str, Any]
+    threads: int
+
+    @property
+    def conditions(self) -> "Conditions":
+        from posexport.inspect.bench.measurement import Conditions
+
+        return Conditions(
+            rounds=self.rounds,
+            threads=self.threads,
+            provider=self.provider,
+            provider_options=self.provider_options,
+            spinning=self.spinning,
+        )
+
+
+def _measured(models: tuple[str, ...], request: _Request, output: Path | None, *, force: bool) -> "Document":
+    from posexport.inspect.bench.candidate import candidates, points
+    from posexport.inspect.bench.run import Run, held
+    from posexport.inspect.bench.ways import compared
+    from posexport.run.providers import check_loads, check_uncaptured
+
+    check_uncaptured(request.provider, request.provider_options)
+    check_loads(request.provider)
+    options_of_convert = [part for setting in request.settings for part in ("--set", setting)]
+    options_of_convert += ["--target", request.target] if request.target else []
+    with bar("Measuring") as progress, tempfile.TemporaryDirectory() as folder:
+        tell = progress or (lambda *_: None)
+        tell(0, 1, "converting")
+        if request.compares:
+            measured, cached = compared(models[0], options_of_convert, request.settings, Path(folder))
+        else:
+            measured, cached = candidates(models, request.precision, options_of_convert, Path(folder))
+        _check_cache(models[0], request, cached=cached)
+        at = points(request.length, request.batch, request.past, cached=cached)
+        run = Run("models", request.conditions, total=len(at), progress=tell)
+        for number, point in enumerate(at):
+            run.measure(", ".join(models), measured, replace(point, padding=request.padding / 100))
+            if output is not None:  # an interrupted run leaves its results; the file is this run's by then
+                write_whole(output, run.document().to_json(), force=force or number > 0)
+        if request.mixed:
+            run.mixed = held(measured, request.conditions, progress=tell)
+    return run.document()
+
+
+def _check_cache(model: str, request: _Request, *, cached: bool) -> None:
     """Refuse options that do not fit a model with a KV cache, or one without."""
-    if given["past"] and not cached:
+    if request.past and not cached:
         raise PosexportError(f"--past is for decoders with a cache, {model} has none; leave it out")
-    for name in ("mixed", "padding"):
-        if given[name] and cached:
+    for name, given in (("mixed", request.mixed), ("padding", request.padding)):
+        if given and cached:
             raise PosexportError(f"--{name} is for models without a cache, {model} has one; leave it out")
 
 
-def _check_compared(
-    models: tuple[str, ...],
-    target: str | None,
-    precision: tuple[PrecisionName, ...],
-    choices: Mapping[str, Any],
-    *,
-    mixed: bool,
-) -> None:
+def _check_compared(models: tuple[str, ...], request: _Request) -> None:
     """Refuse options that say what --compare finds out."""
     if len(models) > 1:
         raise PosexportError(f"--compare measures one MODEL in several ways, got {' '.join(models)}; name one")
     given = {
-        "--target": target,
-        "--precision": precision,
-        "--provider": choices["provider"] != DEFAULT_PROVIDER,
-        "--provider-option": choices["provider_options"],
-        "--mixed": mixed,
+        "--target": request.target,
+        "--precision": request.precision,
+        "--provider": request.provider != DEFAULT_PROVIDER,
+        "--provider-option": request.provider_options,
+        "--mixed": request.mixed,
     }
     if unfit := [name for name, value in given.items() if value]:
         raise PosexportError(f"--compare takes every provider and precision of this machine; leave {unfit[0]} out")
@@ -160,8 +178,6 @@ def _check_compared(
 
 def _check(output: Path | None, plot: Path | None, *, force: bool) -> None:
     """Refuse what would be noticed only after hours."""
-    from posexport.base.system.files import check_free
-
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise PosexportError(f"{plot} must end in .png or .svg; choose another name")
     for path in (output, plot):
@@ -179,7 +195,6 @@ def _show(document: "Document", plot: Path | None, *, as_json: bool, force: bool
 
         Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(document))
     if plot is not None:
-        from posexport.base.system.files import write_whole
         from posexport.inspect.bench.tables import draw
 
         write_whole(plot, draw(document, plot.suffix), force=force)

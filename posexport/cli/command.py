@@ -15,7 +15,8 @@ _PRECISION = "type posexport convert SOURCE -o DIR --precision fp16, bf16, int8 
 COMMANDS = {
     "benchmark": "type posexport bench MODEL",
     "chat": 'type posexport generate DIR --chat --prompt "..."',
-    "check": "type posexport verify DIR, posexport audit MODEL.onnx, or posexport check-shift ENCODING",
+    "check": "type posexport verify DIR, posexport audit MODEL.onnx, or posexport plot ENCODING --check",
+    "check-shift": "type posexport plot ENCODING --check",
     "download": "type hf download REPOSITORY --local-dir DIR, then posexport convert DIR -o BUNDLE",
     "encode": 'type posexport run DIR --text "..."',
     "export": "type posexport convert SOURCE -o DIR",

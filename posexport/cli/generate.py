@@ -6,12 +6,13 @@ from typing import Any
 import click
 
 from posexport.base.options.prompts import PROMPTS, PromptOptions
+from posexport.base.options.run import Opening
 from posexport.cli import of_record, options
 from posexport.cli.command import Command
 from posexport.cli.terminal import remark
 from posexport.cli.typed import typed_options
-from posexport.run import generation_config
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate import config as generation_config
+from posexport.run.generate.config import GenerationConfig
 
 _GROUPS = of_record.groups(PromptOptions, (PROMPTS,), {}) | of_record.groups(
     GenerationConfig,
@@ -51,10 +52,6 @@ def command(
     directory: Path,
     greedy: bool,
     stream: bool,
-    precision: str | None,
-    provider: str,
-    provider_options: dict[str, str],
-    threads: int,
     as_json: bool,
     **choices: Any,
 ) -> None:
@@ -76,11 +73,11 @@ def command(
         posexport generate bart --prompt "A long text" --num-beams 4 --no-repeat-ngram-size 3 --min-length 20
     """
     from posexport.errors import PosexportError
-    from posexport.run.completion import continue_texts
+    from posexport.run.generate.command import continue_texts
 
     if stream and as_json:
         raise PosexportError("--stream prints text as it comes and --json one document at the end; give one of them")
-    prompts = PromptOptions(**{name: choices.pop(name) for name in PromptOptions.__struct_fields__})
+    prompts, opening = of_record.taken(PromptOptions, choices), of_record.taken(Opening, choices)
     # options that are not on the command line come from the bundle's generation_config.json
     chosen = {name: value for name, value in choices.items() if value not in (None, ())}
     if greedy:
@@ -89,17 +86,8 @@ def command(
                 "--greedy takes one likeliest token after the other; leave --do-sample or --num-beams out"
             )
         chosen |= {"do_sample": False, "num_beams": 1}
-    config = GenerationConfig(**chosen)
-    done = continue_texts(
-        directory,
-        prompts,
-        precision=precision,
-        provider=provider,
-        provider_options=provider_options,
-        threads=threads,
-        tell=(lambda piece: click.echo(piece, nl=False)) if stream else None,
-        config=config,
-    )
+    tell = (lambda piece: click.echo(piece, nl=False)) if stream else None
+    done = continue_texts(directory, prompts, GenerationConfig(**chosen), opening, tell)
     if as_json:
         click.echo(done.to_json())
     elif not stream:

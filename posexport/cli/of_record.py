@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import click
 import msgspec
@@ -16,6 +16,7 @@ from posexport.cli import complete
 from posexport.errors import PosexportError
 
 _PYTHON = {"True": True, "False": False, "None": None}
+Record = TypeVar("Record", bound=msgspec.Struct)
 #: a decorator of commands
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -68,6 +69,11 @@ def all_of(record: type[msgspec.Struct]) -> Decorator:
         return command
 
     return decorator
+
+
+def taken(record: type[Record], choices: dict[str, Any]) -> Record:
+    """The record with its fields' values, which leave ``choices``."""
+    return record(**{name: choices.pop(name) for name in record.__struct_fields__})
 
 
 def groups(

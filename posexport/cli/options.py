@@ -24,7 +24,6 @@ RUNTIME = ("provider", "threads")
 bundle_argument = click.argument(
     "directory", metavar="DIR", type=click.Path(path_type=Path), shell_complete=complete.bundles
 )
-encoding_argument = click.argument("encoding", shell_complete=complete.names("encodings"))
 provider_option = one_of(VerifyOptions, "provider")
 provider_options_option = one_of(VerifyOptions, "provider_options")
 variant_option = one_of(VerifyOptions, "precision")

@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
-from posexport.cli import options
+from posexport.base.options.option import OUTPUT, RUNTIME
+from posexport.base.options.run import GROUPS, RunOptions
+from posexport.cli import of_record, options
 from posexport.cli.command import Command
-from posexport.cli.of_record import json_pairs
 from posexport.cli.terminal import bar
 
 #: what to type for words of the library's errors
@@ -21,64 +22,16 @@ _TYPED = {
 }
 
 
-@click.command("run", cls=Command, typed=_TYPED)
+@click.command(
+    "run",
+    cls=Command,
+    typed=_TYPED,
+    groups=of_record.groups(RunOptions, GROUPS, {OUTPUT: ("output",)})
+    | {RUNTIME: ("precision", *options.RUNTIME, "provider_options")},
+)
 @options.bundle_argument
-@click.option("--text", "texts", multiple=True, help="An input text (repeatable); needs a bundle with a tokenizer.")
-@click.option(
-    "--texts",
-    "texts_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Input texts, one a line of a file; - for stdin.",
-)
-@click.option("--image", "images", multiple=True, type=click.Path(path_type=Path), help="A picture (repeatable).")
-@click.option("--audio", multiple=True, type=click.Path(path_type=Path), help="A sound: WAV or FLAC (repeatable).")
-@click.option(
-    "--context", metavar="TEXT", help="What the texts are questions about, or the second text of pairs (classifiers)."
-)
-@click.option(
-    "--task", metavar="NAME", help="A task that the bundle also has, by transformers' name: zero-shot-classification."
-)
-@click.option(
-    "--option",
-    "options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=lambda _, __, pairs: json_pairs("--option", pairs),
-    help="Of the task, by transformers' name, e.g. aggregation_strategy=simple (repeatable); values may be JSON.",
-)
-@click.option("--tensors", "as_tensors", is_flag=True, help="Print the outputs, not the answer of the bundle's task.")
-@click.option(
-    "--inputs",
-    type=click.Path(path_type=Path),
-    help='Input arrays by name: .npz, .safetensors or .json, e.g. {"input_ids": [[5, 2, 7]]}.',
-)
-@click.option("--query", metavar="TEXT", help="Rank the texts of --text for this query, the best first (rerankers).")
-@click.option("--only", multiple=True, metavar="NAME", help="Only this output as a tensor (repeatable).")
-@click.option(
-    "--truncate", is_flag=True, help="Cut texts at the model's length limit; otherwise longer ones are an error."
-)
-@click.option("--prompt-name", metavar="NAME", help="Put this prompt of the bundle's before texts, or the query.")
-@click.option(
-    "--prefix", metavar="TEXT", help='Put this before texts, or the query, in place of a prompt; "" for none.'
-)
-@click.option("--truncate-dim", type=int, metavar="N", help="Keep the first N elements of a vector (embedders).")
-@click.option("--normalize-embeddings", is_flag=True, help="Divide vectors by their length (embedders).")
-@click.option(
-    "--embedding-precision",
-    type=click.Choice(["float32", "int8", "uint8", "binary", "ubinary"]),
-    default="float32",
-    help="Quantize vectors as sentence-transformers does, by the range of these texts (embedders).",
-)
-@click.option(
-    "--output-value",
-    type=click.Choice(["sentence_embedding", "token_embeddings", "dense", "sparse", "colbert", "all"]),
-    help="What encode gives of texts: vectors, tokens' states; of BGE-M3 weights and vectors of tokens, or all.",
-)
-@click.option("--top-k", type=int, metavar="N", help="Only the N best texts of --query, or labels, tokens, answers.")
-@click.option("--activation-fn", metavar="NAME", help="With --query: Sigmoid, Identity, ... in place of the model's.")
+@of_record.all_of(RunOptions)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.variant_option
 @options.provider_option
 @options.provider_options_option
@@ -104,5 +57,5 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
     from posexport.run.pipelines.answer import answer
 
     with bar("Running") as progress:
-        done = answer(directory, **choices, progress=progress)
+        done = answer(directory, RunOptions(**choices), progress)
     click.echo(done.to_json() if as_json else done.to_text())

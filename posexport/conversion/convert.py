@@ -12,7 +12,7 @@ from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
 from posexport.base.targets.providers import CPU, DEFAULT_PROVIDER, provider_named, targets
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion, MissedError, Written
-from posexport.conversion.write import write
+from posexport.conversion.write import Job, write
 from posexport.errors import PosexportError
 from posexport.run.bundle.directory import check_target
 from posexport.run.bundle.manifest import PARITY, SAMPLE
@@ -97,23 +97,24 @@ def _into(
     before_proof: Callable[[], None],
 ) -> list[Written]:
     """All of a bundle's files, in ``directory``, for every precision in turn."""
-    from posexport.sources.transformers_model import as_checkpoint, name_of
+    from posexport.sources.transformers_model import as_checkpoint
 
     tokenizer = precisions[0].tokenizer
-    with as_checkpoint(argument, tokenizer, live=precisions[0].example_inputs is not None) as named:
-        if named is not argument and hasattr(tokenizer, "save_pretrained"):
+    with as_checkpoint(argument, tokenizer, live=precisions[0].example_inputs is not None) as (given, name):
+        if name is not None and hasattr(tokenizer, "save_pretrained"):  # the folder has its files
             precisions = [replace(options, tokenizer=None) for options in precisions]
-        name = None if named is argument else name_of(argument)
         return [
             write(
-                directory,
-                named,
-                options,
-                progress,
-                remark,
-                name=name,
-                variant=options.record.name if index else None,
-                before_proof=before_proof,
+                Job(
+                    directory=directory,
+                    argument=given,
+                    options=options,
+                    progress=progress,
+                    remark=remark,
+                    name=name,
+                    variant=options.record.name if index else None,
+                    before_proof=before_proof,
+                )
             )
             for index, options in enumerate(precisions)
         ]

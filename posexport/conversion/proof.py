@@ -27,7 +27,7 @@ class OnTexts(NamedTuple):
     largest: float | None
 
 
-def proof(
+def prove(
     source: "Source",
     directory: Path,
     options: ConvertOptions,

@@ -24,12 +24,18 @@ class MissedError(Exception):
         self.report = report
 
 
-class ShownError(Exception):
-    """What a graph that ``failed`` has ``shown`` of the module's axes, with a remark on each: another may not fail."""
+@dataclass(frozen=True)
+class Failed:
+    """A conversion that failed with ``error``, where another one may not.
 
-    def __init__(self, failed: Exception, shown: "Shown", remarks: Mapping[str, str]) -> None:
-        super().__init__()
-        self.failed, self.shown, self.remarks = failed, shown, remarks
+    Attributes:
+        shown: the axes as far as they are known now; None: the KV cache is in the way that a decoder gets by default.
+        remarks: what to say of each axis where the other conversion is the one that is written.
+    """
+
+    error: Exception
+    shown: "Shown | None" = None
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
 
 class Written(NamedTuple):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from posexport.base.sizes import multiple
 from posexport.base.spec import BATCH, SEQUENCE
-from posexport.conversion.result import MissedError, ShownError
+from posexport.conversion.result import Failed, MissedError
 from posexport.proof.report.points import NOT_RUN
 
 if TYPE_CHECKING:
@@ -19,22 +19,25 @@ if TYPE_CHECKING:
 _OF_IMAGES = 4
 
 
-def retry_shown(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
-    """Raises ShownError where a line branches by a size, and the graph may have the wrong side."""
-    _retry_in_steps(source, built, shown, failed)
-    _retry_larger(source, built, shown, failed)
-    _retry_from_least(source, built, shown, failed)
-    retry_tables(source, shown, failed)
+def shown_by_graph(source: "Source", built: "list[Built]", shown: "Shown", error: Exception) -> Failed | None:
+    """Where a line branches by a size, and the graph may have the wrong side."""
+    return (
+        _in_steps(source, built, shown, error)
+        or _larger(source, built, shown, error)
+        or _from_least(source, built, shown, error)
+        or shown_by_tables(source, shown, error)
+    )
 
 
-def retry_tables(source: "Source", shown: "Shown", failed: Exception) -> None:
-    """Raises ShownError where a graph that makes a table of an earlier call failed: one that reads it may not."""
+def shown_by_tables(source: "Source", shown: "Shown", error: Exception) -> Failed | None:
+    """Where a graph that makes a table of an earlier call failed: one that reads it may not."""
     if getattr(source.module, "makes_tables", False) and not shown.keeps_tables:
-        raise ShownError(failed, replace(shown, keeps_tables=True), {}) from failed
+        return Failed(error, replace(shown, keeps_tables=True))
+    return None
 
 
-def _retry_larger(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
-    """Raises ShownError where a line takes another branch for larger inputs, which may be right for all.
+def _larger(source: "Source", built: "list[Built]", shown: "Shown", error: Exception) -> Failed | None:
+    """Where a line takes another branch for larger inputs, which may be right for all.
 
     ``if length <= self.filled``: what an earlier call filled is read up to there, and computed beyond.
     """
@@ -49,34 +52,36 @@ def _retry_larger(source: "Source", built: "list[Built]", shown: "Shown", failed
             f"{sides[axis].size - 1}"
             for axis, size in traced.items()
         }
-        raise ShownError(failed, replace(shown, traced={**traced, **shown.traced}), remarks) from failed
+        return Failed(error, replace(shown, traced={**traced, **shown.traced}), remarks)
+    return None
 
 
-def _retry_from_least(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
-    """Raises ShownError where a line takes another branch for smaller inputs, at which the graph does not run.
+def _from_least(source: "Source", built: "list[Built]", shown: "Shown", error: Exception) -> Failed | None:
+    """Where a line takes another branch for smaller inputs, at which the graph does not run.
 
     ``if length <= padding``: what is too short to be padded by reflection is extended first. A graph that gives other
     values there is a failure: its module means something else by short inputs.
     """
     from posexport.proof.axes import TooSmallError
 
-    points = failed.report.points if isinstance(failed, MissedError) else []
-    if not isinstance(failed, TooSmallError) and not any((point.note or "").startswith(NOT_RUN) for point in points):
-        return
+    points = error.report.points if isinstance(error, MissedError) else []
+    if not isinstance(error, TooSmallError) and not any((point.note or "").startswith(NOT_RUN) for point in points):
+        return None
     sides = {axis: side for graph in built for axis, side in graph.written.least.items()}
     accepted = {SEQUENCE: source.limits.min_length, **source.limits.min_sizes}
     least = {axis: side.size for axis, side in sides.items() if side.size > accepted.get(axis, 1) and axis != BATCH}
-    if least.keys() - shown.least.keys():
-        remarks = {
-            axis: f"{axis} is at least {size}: {sides[axis].line} treats smaller sizes in another way, and a graph has "
-            "one of the two"
-            for axis, size in least.items()
-        }
-        raise ShownError(failed, replace(shown, least={**shown.least, **least}), remarks) from failed
+    if not least.keys() - shown.least.keys():
+        return None
+    remarks = {
+        axis: f"{axis} is at least {size}: {sides[axis].line} treats smaller sizes in another way, and a graph has "
+        "one of the two"
+        for axis, size in least.items()
+    }
+    return Failed(error, replace(shown, least={**shown.least, **least}), remarks)
 
 
-def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
-    """Raises ShownError where a line branches by a remainder that the source's steps do not settle."""
+def _in_steps(source: "Source", built: "list[Built]", shown: "Shown", error: Exception) -> Failed | None:
+    """Where a line branches by a remainder that the source's steps do not settle."""
     lines = {axis: step for graph in built for axis, step in graph.written.steps.items()}
     before = source.limits.size_steps
     steps = {axis: lcm(step.divisor, before.get(axis, 1)) for axis, step in lines.items()}
@@ -86,17 +91,18 @@ def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", fail
             "graph has one of the two"
             for axis, step in steps.items()
         }
-        raise ShownError(failed, replace(shown, steps={**shown.steps, **steps}), remarks) from failed
+        return Failed(error, replace(shown, steps={**shown.steps, **steps}), remarks)
+    return None
 
 
-def retry_fixed(source: "Source", shown: "Shown", failed: "FixedAxisError") -> None:
-    """Raises ShownError where the trace fixed an axis that the module may do without: one like channels or frames.
+def shown_by_trace(source: "Source", shown: "Shown", error: "FixedAxisError") -> Failed | None:
+    """Where the trace fixed an axis that the module may do without: one like channels or frames.
 
     Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T]; or it is an image's, whose
     sides must be equal; or the module takes few sizes of it, as those that are cut into a fixed number of patches.
     """
-    axes = next(spec.axes for spec in source.inputs if spec.name == failed.input_name)
-    axis, place = axes[failed.number], (failed.input_name, failed.number)
+    axes = next(spec.axes for spec in source.inputs if spec.name == error.input_name)
+    axis, place = axes[error.number], (error.input_name, error.number)
     members = {(spec.name, n) for spec in source.inputs for n, other in enumerate(spec.axes) if other == axis}
     others = [other for other in axes if isinstance(other, str) and other not in (axis, BATCH)]
     least, most = source.limits.min_sizes.get(str(axis), 1), source.limits.max_sizes.get(str(axis))
@@ -104,7 +110,8 @@ def retry_fixed(source: "Source", shown: "Shown", failed: "FixedAxisError") -> N
     is_image = len(axes) >= _OF_IMAGES
     if source.by_trial and (others or is_image or takes_few) and axis != BATCH and place not in shown.fixed:
         sentence = (
-            f"axis {failed.number} of {failed.input_name} has the example's size in the bundle: "
-            f"{failed.line or 'the module'} makes a constant of it"
+            f"axis {error.number} of {error.input_name} has the example's size in the bundle: "
+            f"{error.line or 'the module'} makes a constant of it"
         )
-        raise ShownError(failed, replace(shown, fixed=shown.fixed | members), {str(place): sentence}) from failed
+        return Failed(error, replace(shown, fixed=shown.fixed | members), {str(place): sentence})
+    return None

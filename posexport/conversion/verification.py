@@ -60,10 +60,10 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
     live = options.example_inputs is not None
     with (
         ONE_AT_A_TIME,
-        as_checkpoint(against, live=live or (manifest is not None and manifest.source.kind == "python")) as named,
+        as_checkpoint(against, live=live or (manifest is not None and manifest.source.kind == "python")) as (given, _),
     ):
         recipe, origin = _recipe(target, manifest)
-        source = _source(target, manifest, named, LoadOptions.of(options), recipe, origin, remark)
+        source = _source(target, manifest, given, LoadOptions.of(options), recipe, origin, remark)
         source = _with_tokenizer_of(target, manifest, source)
         proof_options = ProofOptions(
             provider=options.provider,

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,16 @@ from posexport.base.targets.providers import CPU
 from posexport.conversion.graphs import FLOAT32, Export, calibration_texts
 from posexport.conversion.manifest import manifest_of, recipe_of
 from posexport.conversion.options import ConvertOptions
-from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
+from posexport.conversion.proof import OnTexts, agreement_on_texts, prove
 from posexport.conversion.reduced import Reduced, reduced_model
-from posexport.conversion.result import MissedError, ShownError, Written
+from posexport.conversion.result import Failed, MissedError, Written
+from posexport.conversion.shown_axes import shown_by_graph, shown_by_tables, shown_by_trace
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.run import preparation
 from posexport.run.bundle.manifest import model_of
 from posexport.run.bundle.write import copy_without_paths
+from posexport.sources.load_options import Shown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,116 +34,107 @@ if TYPE_CHECKING:
     from posexport.conversion.export.layout import Layout
     from posexport.proof.proof import Progress
     from posexport.proof.report.report import Report
-    from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
-
-
-class _CacheNotTracedError(PosexportError):
-    """A decoder cannot be traced with the KV cache that it got by default, or its graph cannot have one."""
 
 
 #: conversions of one module, each with more known of its axes
 _MOST = 4
 
 
-def write(
-    directory: Path,
-    argument: "str | nn.Module",
-    options: ConvertOptions,
-    progress: "Progress | None",
-    remark: Callable[[str], None],
-    *,
-    name: str | None = None,
-    variant: "PrecisionName | None" = None,
-    before_proof: Callable[[], None] = lambda: None,
-) -> Written:
-    """Write the files of a bundle, with the proof.
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The files of a bundle in one precision.
+
+    Attributes:
+        directory: where they are written.
+        name: what the source is called in place of its name.
+        variant: the precision, where ``directory`` has files of another one.
+        before_proof: is called when the graphs are there, and may raise.
+    """
+
+    directory: Path
+    argument: "str | nn.Module"
+    options: ConvertOptions
+    progress: "Progress | None" = None
+    remark: Callable[[str], None]
+    name: str | None = None
+    variant: "PrecisionName | None" = None
+    before_proof: Callable[[], None] = lambda: None
+
+
+def write(job: Job) -> Written:
+    """Write the files, with the proof.
 
     A user's decoder without a named task that cannot be traced with a KV cache is converted for features. A module with
     a graph that fails is converted with what this shows: for multiples of a number, where it treats other sizes in
     another way; for one size of an axis that it unrolls.
 
-    Args:
-        name: what the source is called in place of its name.
-        variant: the precision, where ``directory`` has files of another one.
-        before_proof: is called when the graphs are there, and may raise.
-
     Raises:
         MissedError: parity was missed, and ``options`` do not keep a failed bundle.
     """
-
-    def attempt(options: ConvertOptions) -> Written:
-        loading, remarks, failures = replace(options.load, name=name), dict[str, str](), list[Exception]()
-        # only a module gets another graph; what was said of the one before is then not true of it
-        of_module = not isinstance(argument, str) or ".py:" in argument
-        for _ in range(_MOST):
-            heard: list[str] = []
-            tell = heard.append if of_module else remark
-            try:
-                result = _write(directory, argument, options, loading, progress, tell, variant, before_proof)
-                heard += remarks.values()
-                return result
-            except ShownError as err:
-                heard.clear()
-                failures.append(err.failed)
-                loading, remarks = replace(loading, shown=err.shown), remarks | dict(err.remarks)
-            finally:
-                for sentence in heard:
-                    remark(sentence)
-        raise failures[0]  # nothing that was shown helps
-
-    try:
-        return attempt(options)
-    except _CacheNotTracedError as err:
-        untraced = err
+    written = _with_shown_axes(job)
+    if isinstance(written, Written):
+        return written
+    untraced = written.error
     sentence = (
         f"converted for features instead, without a KV cache: with one {untraced}; the task text-generation insists on "
         "it"
     )
     try:
-        result = attempt(msgspec.structs.replace(options, task="features"))
+        written = _with_shown_axes(replace(job, options=msgspec.structs.replace(job.options, task="features")))
     except MissedError:
-        remark(sentence)
+        job.remark(sentence)
         raise
     except PosexportError as err:  # an option may need the cache, or the module cannot be traced at all
         raise untraced from err
-    remark(sentence)
-    return result
+    assert isinstance(written, Written)
+    job.remark(sentence)
+    return written
 
 
-def _write(
-    directory: Path,
-    argument: "str | nn.Module",
-    options: ConvertOptions,
-    loading: "LoadOptions",
-    progress: "Progress | None",
-    remark: Callable[[str], None],
-    variant: "PrecisionName | None",
-    before_proof: Callable[[], None],
-) -> Written:
-    """As `write`, for the task that the options or the source name, with the source as ``loading`` says.
+def _with_shown_axes(job: Job) -> Written | Failed:
+    """Tries again with what each graph that failed shows of the axes; `Failed` by the KV cache alone."""
+    # only a module gets another graph; what was said of the one before is then not true of it
+    of_module = not isinstance(job.argument, str) or ".py:" in job.argument
+    shown, remarks, errors = Shown(), dict[str, str](), list[Exception]()
+    for _ in range(_MOST):
+        heard: list[str] = []
+        try:
+            result = _write(replace(job, remark=heard.append) if of_module else job, shown)
+            if isinstance(result, Written):
+                heard += remarks.values()
+            elif result.shown is not None:
+                heard.clear()
+        finally:
+            for sentence in heard:
+                job.remark(sentence)
+        if isinstance(result, Written) or result.shown is None:
+            return result
+        errors.append(result.error)
+        shown, remarks = result.shown, remarks | dict(result.remarks)
+    raise errors[0]  # nothing that was shown helps
 
-    Raises:
-        ShownError: the graph failed, and another one for some of the sizes may not.
-    """
+
+def _write(job: Job, shown: Shown) -> Written | Failed:
+    """As `write`, for the task that the options or the source name, with ``shown`` of its axes."""
     from posexport.conversion.export.half_inputs import with_precision
     from posexport.conversion.export.layout import layout_named
-    from posexport.conversion.export.messages import FixedAxisError, NotTracedError
+    from posexport.conversion.export.messages import NotTracedError
     from posexport.conversion.proof import explained, reasons
     from posexport.graph.lowering import plan
     from posexport.graph.passes.graph_pass import NotInsertedError
     from posexport.proof.grid.grid import grid
 
     # the options, as far as they can be checked without the source
-    tell = progress or (lambda *_: None)
+    options, directory, tell = job.options, job.directory, job.progress or (lambda *_: None)
     layout = layout_named(options.layout)
     opset = _opset(options, layout)
     plan.check_name(options.lowering)
     # the source, and what the user should know about it
     tell(0, 2, "loading")
-    source, tokenizer = with_tokenizer_made(_prepared(argument, options, layout, loading), directory)
+    source, tokenizer = with_tokenizer_made(_prepared(job, layout, shown), directory)
     for sentence in [*source.remarks, *_remarks_on_files(source)]:
-        remark(sentence)
+        job.remark(sentence)
     if options.verify and options.lengths:
         grid(source.limits, source.inputs, lengths=options.lengths)  # a bad length is told before the export
     for note in source.notes:
@@ -151,34 +144,29 @@ def _write(
     tell(1, 2, "exporting")
     recipe = recipe_of(source, options, opset)
     compared = _compared_texts(options, recipe)
+    export = Export(recipe, layout, texts, options.threads)
     try:
-        export = Export(recipe, layout, texts, options.threads)
         built = export(source, directory, with_float32=compared is not None)
     except (NotTracedError, NotInsertedError) as err:
-        from posexport.conversion.shown_axes import retry_fixed, retry_tables
-
-        if isinstance(err, FixedAxisError):
-            retry_fixed(source, loading.shown, err)
-        retry_tables(source, loading.shown, err)
-        if options.task is None and source.kind == "python" and source.limits.kv_cache:
-            raise _CacheNotTracedError(str(err)) from err
+        if (failed := _failed_export(source, options, shown, err)) is not None:
+            return failed
         raise
     _check_unpadding(recipe, built)
-    _check_precision(recipe, built, remark)
-    reduced = reduced_model(source, export, options.proof, remark) if options.verify else None
+    _check_precision(recipe, built, job.remark)
+    reduced = reduced_model(source, export, options.proof, job.remark) if options.verify else None
     source = with_precision(source, recipe)
     # their proof
-    before_proof()
+    job.before_proof()
     try:
         _check_least(source, directory, recipe, built)
-        report, on_texts = _proven(source, directory, options, progress, variant, compared, reduced)
-    except MissedError as missed:
-        _retry(source, built, loading, missed)
-        for sentence in reasons(built, missed.report):
-            remark(sentence)
-        raise
-    except PosexportError as err:
-        _retry(source, built, loading, err)
+        report, on_texts = _prove(job, source, compared, reduced)
+    except (MissedError, PosexportError) as err:
+        if (failed := shown_by_graph(source, built, shown, err)) is not None:
+            return failed
+        if isinstance(err, MissedError):
+            for sentence in reasons(built, err.report):
+                job.remark(sentence)
+            raise
         raise explained(source.name, built, err) from err
     # the files next to them
     _copy_files(source, directory)
@@ -187,13 +175,23 @@ def _write(
     return Written(msgspec.structs.replace(manifest, tokenizer=tokenizer), report)
 
 
+def _failed_export(source: "Source", options: ConvertOptions, shown: Shown, err: PosexportError) -> Failed | None:
+    """What else to try after the trace; None: nothing."""
+    from posexport.conversion.export.messages import FixedAxisError
+
+    failed = shown_by_trace(source, shown, err) if isinstance(err, FixedAxisError) else None
+    failed = failed or shown_by_tables(source, shown, err)
+    by_default = options.task is None and source.kind == "python" and source.limits.kv_cache
+    return failed or (Failed(err) if by_default else None)
+
+
 def _remarks_on_files(source: "Source") -> list[str]:
     """Sentences on settings in the source's files that the runtime does not follow."""
     remarks: list[str] = []
     if any(spec.role == "values" for spec in source.inputs):  # pictures or sound
         remarks += preparation.remarks(source.files)
     if source.limits.kv_cache or source.parts:
-        from posexport.run import generation_file
+        from posexport.run.generate import file as generation_file
 
         remarks += generation_file.remarks(source.files)
     return remarks
@@ -211,21 +209,13 @@ def _opset(options: ConvertOptions, layout: "Layout") -> int:
     )
 
 
-def _retry(source: "Source", built: "list[Built]", loading: "LoadOptions", failed: Exception) -> None:
-    """Raises ShownError where another graph of the module may not fail as ``built`` does."""
-    from posexport.conversion.shown_axes import retry_shown
-
-    retry_shown(source, built, loading.shown, failed)
-
-
-def _prepared(
-    argument: "str | nn.Module", options: ConvertOptions, layout: "Layout", loading: "LoadOptions"
-) -> "Source":
+def _prepared(job: Job, layout: "Layout", shown: Shown) -> "Source":
     """The source as the options and the layout want it."""
     from posexport.sources.prepare import prepare
 
+    options = job.options
     tokenizer = None if options.tokenizer is None else Path(options.tokenizer)
-    source = prepare(argument, loading, options, tokenizer)
+    source = prepare(job.argument, replace(options.load, name=job.name, shown=shown), options, tokenizer)
     return layout.arranged(source, options.record)
 
 
@@ -255,30 +245,25 @@ def _check_precision(recipe: "Recipe", built: "list[Built]", remark: Callable[[s
         remark(sentence)
 
 
-def _proven(
-    source: "Source",
-    directory: Path,
-    options: ConvertOptions,
-    progress: "Progress | None",
-    variant: "PrecisionName | None",
-    compared: Path | None,
-    reduced: Reduced | None,
+def _prove(
+    job: Job, source: "Source", compared: Path | None, reduced: Reduced | None
 ) -> "tuple[Report | None, OnTexts | None]":
-    """The proof of the graphs in ``directory``, and their agreement with those in `FLOAT32` on the texts ``compared``.
+    """The proof of the graphs, and their agreement with those in `FLOAT32` on the texts ``compared``.
 
     Raises MissedError where parity was missed, and ``options`` do not keep a failed bundle.
     """
     from posexport.sources.memory_mapped import drop
 
+    options, directory = job.options, job.directory
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same
         drop(source.module.parameters())
     if source.by_trial or not options.verify:  # the points of a definition's proof have sizes of all axes too
         _check_axes(source, directory, options)
-    report = proof(source, directory, options, progress, variant, reduced) if options.verify else None
+    report = prove(source, directory, options, job.progress, job.variant, reduced) if options.verify else None
     on_texts = None
     if compared is not None:
-        on_texts = agreement_on_texts(source, directory, directory / FLOAT32, compared, options, progress)
+        on_texts = agreement_on_texts(source, directory, directory / FLOAT32, compared, options, job.progress)
         shutil.rmtree(directory / FLOAT32)
     if report is not None and not report.passed and not options.keep_failed:
         raise MissedError(report)

@@ -13,7 +13,6 @@ Shape letters: B batch, T tokens, C channels, L layers, H channels of a recurren
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from posexport.graph.ops.states import convolution
 from posexport.nn.cached_call import NotCachedError
+from posexport.nn.calling import carried, carrying
 from posexport.nn.layer_states import CONV, RECURRENT, States
 from posexport.nn.recurrent_node import gates_in_order
 from posexport.sources.torch_fixes.patch import patched
@@ -36,9 +36,6 @@ class _Call:
     mask_BT: Tensor
 
 
-_CURRENT: ContextVar[_Call] = ContextVar("posexport_kept_layers")
-
-
 def stateful_layers(module: nn.Module) -> list[nn.Module]:
     """The layers of ``module`` that may keep a state."""
     return [layer for layer in module.modules() if (_reach(layer) if isinstance(layer, nn.Conv1d) else _recurs(layer))]
@@ -47,14 +44,16 @@ def stateful_layers(module: nn.Module) -> list[nn.Module]:
 @contextmanager
 def keeping(states: States, mask_BT: Tensor) -> Iterator[None]:
     """Inside the block, these layers read their states from ``states`` and leave the next ones there."""
-    token = _CURRENT.set(_Call(states, mask_BT))
-    try:
-        with ExitStack() as stack:
-            for kind, forward in ((nn.Conv1d, _conv), (nn.LSTM, _recurrent), (nn.GRU, _recurrent)):
-                stack.enter_context(patched(kind, "forward", forward))
-            yield
-    finally:
-        _CURRENT.reset(token)
+    with carrying(_Call(states, mask_BT), _Call), ExitStack() as stack:
+        for kind, forward in ((nn.Conv1d, _conv), (nn.LSTM, _recurrent), (nn.GRU, _recurrent)):
+            stack.enter_context(patched(kind, "forward", forward))
+        yield
+
+
+def _call() -> _Call:
+    call = carried(_Call)
+    assert call is not None
+    return call
 
 
 def _reach(layer: nn.Conv1d) -> int:
@@ -75,7 +74,7 @@ def _conv(layer: nn.Conv1d, x: Tensor) -> Tensor:
     if not reach or x.ndim != 3:
         stateless: Tensor = layer._conv_forward(x, layer.weight, layer.bias)  # noqa: SLF001 (all of its forward)
         return stateless
-    call, pads_itself = _CURRENT.get(), layer.padding != (0,)
+    call, pads_itself = _call(), layer.padding != (0,)
     new = x if pads_itself else x[..., reach:]
     past = call.states.before(CONV, (x.shape[0], layer.in_channels, reach), x)
     depthwise = layer.groups == layer.in_channels == layer.out_channels and layer.dilation == (1,)
@@ -108,7 +107,7 @@ def _recurrent(layer: Any, x: Any, hx: Any = None) -> tuple[Tensor, Any]:
     initial = [] if hx is None else [hx] if isinstance(hx, Tensor) else list(hx)
     if not torch.compiler.is_compiling() and any(bool(state.any()) for state in initial):
         raise NotCachedError(f"its {type(layer).__name__} starts from another state than zeros")
-    call, parts = _CURRENT.get(), 2 if isinstance(layer, nn.LSTM) else 1
+    call, parts = _call(), 2 if isinstance(layer, nn.LSTM) else 1
     x_BTC = x if layer.batch_first else x.transpose(0, 1)
     shape = (x_BTC.shape[0], parts * layer.num_layers, layer.hidden_size)
     past = call.states.before(RECURRENT, shape, x)

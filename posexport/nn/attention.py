@@ -10,7 +10,8 @@ Shape letters: B batch, H heads, T queries, S keys, D head size.
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -151,100 +152,82 @@ def attend(
             )
         q_BHTD, scores = scores.biased(q_BHTD)
         terms["scores"] = scores
-    how: dict[str, Any] = {"scale": scale, "sink": sink, "dropout": dropout}
-    return _attended(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, buffers=buffers, **how)
+    return _attended(_Inputs(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, buffers, scale, sink, dropout))
 
 
-def _node(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    parts: Mapping[str, Term | None],
-    mask: Tensor | None,
-    causal: tuple[Positions, Positions] | None,
-    /,
-    *,
-    buffers: tuple[Tensor, Tensor] | None,
-    scale: float,
-    sink: Tensor | None,
-    dropout: float,
-) -> Tensor:
+@dataclass(frozen=True)
+class _Inputs:
+    """The arguments of `attend`, with its terms by hook."""
+
+    q_BHTD: Tensor
+    k_BHSD: Tensor
+    v_BHSD: Tensor
+    terms: Mapping[str, Term | None]
+    mask: Tensor | None
+    causal: tuple[Positions, Positions] | None
+    buffers: tuple[Tensor, Tensor] | None
+    scale: float
+    sink: Tensor | None
+    dropout: float
+
+    def of_queries(self, rows: slice) -> "_Inputs":
+        return replace(
+            self,
+            q_BHTD=self.q_BHTD[:, :, rows],
+            terms={hook: None if term is None else term.of_queries(rows) for hook, term in self.terms.items()},
+            mask=self.mask if self.mask is None or self.mask.shape[2] == 1 else self.mask[:, :, rows],
+            causal=None if self.causal is None else (self.causal[0].part(rows), self.causal[1]),
+        )
+
+
+def _node(x: _Inputs) -> Tensor:
     """One node; without position terms it reads the buffers themselves."""
-    del dropout  # nothing is dropped in a graph
-    terms = {hook: term for hook, term in parts.items() if term is not None}
-    static = buffers is not None and not terms
-    if buffers is not None and static:
-        k, v = buffers
+    q, k, v, mask = x.q_BHTD, x.k_BHSD, x.v_BHSD, x.mask
+    terms = {hook: term for hook, term in x.terms.items() if term is not None}
+    static = x.buffers is not None and not terms
+    if x.buffers is not None and static:
+        k, v = x.buffers
     names = {hook: term.operator.name for hook, term in terms.items()}
     spec = AttentionSpec(
         scores=names.get("scores"),
         values=names.get("values"),
         base=names.get("base"),
         mask="none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs",
-        causal=causal is not None,
+        causal=x.causal is not None,
         grouped=k.shape[1] != q.shape[1],
-        sink=sink is not None,
+        sink=x.sink is not None,
         cache="static" if static else "none",
         head_size=q.shape[-1],
     )
     tensors = [tensor for hook in spec.operators for tensor in terms[hook].tensors]
-    inputs = [q, k, v, *(tensor for tensor in (mask, sink) if tensor is not None), *tensors]
+    inputs = [q, k, v, *(tensor for tensor in (mask, x.sink) if tensor is not None), *tensors]
     if spec.ordered:
-        queries, keys = causal or next((term.queries, term.keys) for term in terms.values())
+        queries, keys = x.causal or next((term.queries, term.keys) for term in terms.values())
         inputs += [queries.slots_T, keys.slots_T]
     sizes = {"heads": q.shape[1], "kv_heads": k.shape[1]}
     shape = (*q.shape[:-1], v.shape[-1])
-    return emit(spec, inputs, like=q, shape=shape, scale=scale, lowest=dropped_score(q.dtype), **sizes)
+    return emit(spec, inputs, like=q, shape=shape, scale=x.scale, lowest=dropped_score(q.dtype), **sizes)
 
 
 @traced_as(_node)
-def _attended(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    terms: Mapping[str, Term | None],
-    mask: Tensor | None,
-    causal: tuple[Positions, Positions] | None,
-    /,
-    *,
-    buffers: tuple[Tensor, Tensor] | None,
-    **how: Any,
-) -> Tensor:
+def _attended(x: _Inputs) -> Tensor:
     """In PyTorch: tiled over queries where the scores of all would be too many."""
-    del buffers  # copying the used slots costs nothing that matters here
-    tile = _tile(q_BHTD, k_BHSD)
+    tile = _tile(x.q_BHTD, x.k_BHSD)
     if tile is None:
-        return _formula(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, **how)
-    contexts = []
-    for start in range(0, q_BHTD.shape[2], tile):
-        rows = slice(start, start + tile)
-        tiled = {hook: None if term is None else term.of_queries(rows) for hook, term in terms.items()}
-        shown = mask if mask is None or mask.shape[2] == 1 else mask[:, :, rows]
-        order = None if causal is None else (causal[0].part(rows), causal[1])
-        contexts.append(_formula(q_BHTD[:, :, rows], k_BHSD, v_BHSD, tiled, shown, order, **how))
-    return torch.cat(contexts, 2)
+        return _formula(x)
+    starts = range(0, x.q_BHTD.shape[2], tile)
+    return torch.cat([_formula(x.of_queries(slice(start, start + tile))) for start in starts], 2)
 
 
-def _formula(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    terms: Mapping[str, Term | None],
-    mask: Tensor | None,
-    causal: tuple[Positions, Positions] | None,
-    *,
-    scale: float,
-    sink: Tensor | None,
-    dropout: float,
-) -> Tensor:
-    """Computes `attend` without tiles."""
-    s_BHTS = _scores(q_BHTD, k_BHSD, scale, terms["scores"], terms["base"])
-    mask = _with_order(mask, causal, q_BHTD)
-    p_BHTS = _softmax(s_BHTS if mask is None else s_BHTS + mask, sink)
-    if dropout:
-        p_BHTS = F.dropout(p_BHTS, dropout)
-    context_BHTD = by_group(p_BHTS, v_BHSD)
-    values = terms["values"]
+def _formula(x: _Inputs) -> Tensor:
+    """Computes `attend` without tiles, and without the buffers: copying the used slots costs nothing that matters."""
+    s_BHTS = _scores(x.q_BHTD, x.k_BHSD, x.scale, x.terms["scores"], x.terms["base"])
+    mask = _with_order(x.mask, x.causal, x.q_BHTD)
+    p_BHTS = _softmax(s_BHTS if mask is None else s_BHTS + mask, x.sink)
+    if x.dropout:
+        p_BHTS = F.dropout(p_BHTS, x.dropout)
+    context_BHTD = by_group(p_BHTS, x.v_BHSD)
+    values = x.terms["values"]
     return context_BHTD if values is None else context_BHTD + values.dense(probs=p_BHTS)
 
 

@@ -5,9 +5,8 @@ layers take positions, mask and the past from here, in the order in which they a
 holds then; a model needs no cache among its own arguments. `posexport.modules.own_decoder` opens the block.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn.caching import KeysAndValues, Reach
+from posexport.nn.calling import carried, carrying
 
 
 class NotCachedError(PosexportError):
@@ -78,19 +78,11 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a == b).all())
 
 
-_CURRENT: ContextVar[CachedCall | None] = ContextVar("posexport_cached_call", default=None)
-
-
 def current() -> CachedCall | None:
     """The call that is being made, if it has a cache of this kind."""
-    return _CURRENT.get()
+    return carried(CachedCall)
 
 
-@contextmanager
-def cached_call(call: CachedCall) -> Iterator[CachedCall]:
+def cached_call(call: CachedCall) -> AbstractContextManager[CachedCall]:
     """Every `posexport.nn.Attention` and `posexport.nn.InputEncoding` that is called inside takes part in ``call``."""
-    token = _CURRENT.set(call)
-    try:
-        yield call
-    finally:
-        _CURRENT.reset(token)
+    return carrying(call, CachedCall)

@@ -37,7 +37,6 @@ class PackedLSTM(nn.Module):
         return out_BTH
 
     def _as_nodes(self, x_BTC: Tensor, count_B: Tensor) -> Tensor:
-        """A node for each layer."""
         batch, length = x_BTC.shape[:2]
         hidden, x_TBC = self.lstm.hidden_size, x_BTC.transpose(0, 1)
         for layer in range(self.lstm.num_layers):

@@ -113,14 +113,14 @@ def prove_model(source: Source, model: Path | bytes, options: ProofOptions, fore
     Raises PosexportError where the model does not fit the source, the provider does not load, a length is impossible.
     """
     try:
-        with chosen(source, model, options, foreign) as proof:
+        with proof_of(source, model, options, foreign) as proof:
             return prove(proof)
     except StoredError as err:  # a wrong bundle: no point needs to run
         return msgspec.structs.replace(about(options), findings=[str(err)])
 
 
 @contextmanager
-def chosen(
+def proof_of(
     source: Source, model: Path | bytes, options: ProofOptions, foreign: "Foreign | None" = None
 ) -> Iterator[Proof]:
     """The proof of ``model``, and the copies that it needs for as long as it runs.
@@ -148,7 +148,7 @@ class _Choice:
         self._widened_source, self._model, self._graph, self._foreign = widened_source, model, graph, foreign
         # the graph that ships is compared with a sample too, where a copy is proven
         self._options = replace(options, sample=options.sample or (SampleWriter() if options.copied else None))
-        self._source = self._proven()
+        self._source = self._stored()
         self._log = RangeLog(options.threads) if options.computed == WATCHED else None
         watched = self._log.session if self._log is not None and options.copied else None
         self._subject = self._opened(self._source, graph, watched)
@@ -183,7 +183,7 @@ class _Choice:
     def _quantized(self) -> bool:
         return PRECISIONS[self._options.precision].quantized
 
-    def _proven(self) -> Source:
+    def _stored(self) -> Source:
         """The source of the reference: with the weights of the file, unless the user states a tolerance for them."""
         source = self._widened_source
         if self._quantized and self._options.tolerance is None:

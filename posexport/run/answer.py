@@ -9,12 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.base.targets.precisions import PrecisionName
-from posexport.base.targets.providers import DEFAULT_PROVIDER
+from posexport.base.options.run import RunOptions
 from posexport.errors import PosexportError
 from posexport.run.arrays import check_arrays_file, read_arrays, read_texts, save_arrays, similarities
 from posexport.run.batches import Progress
-from posexport.run.embed import EMBEDDING, EmbeddingPrecision
+from posexport.run.embed import EMBEDDING
 from posexport.run.hybrid import COLBERT
 from posexport.run.late_interaction import TOKEN_EMBEDDINGS
 from posexport.run.load import load
@@ -79,104 +78,65 @@ class Answer:
         return "\n".join(lines)
 
 
-def answer(
-    directory: Path,
-    *,
-    texts: Sequence[str] = (),
-    texts_file: Path | None = None,
-    inputs: Path | None = None,
-    images: Sequence[Path] = (),
-    audio: Sequence[Path] = (),
-    query: str | None = None,
-    only: Sequence[str] = (),
-    precision: PrecisionName | None = None,
-    provider: str = DEFAULT_PROVIDER,
-    threads: int = 0,
-    truncate: bool = False,
-    prompt_name: str | None = None,
-    prefix: str | None = None,
-    truncate_dim: int | None = None,
-    normalize_embeddings: bool = False,
-    embedding_precision: EmbeddingPrecision = "float32",
-    output_value: str | None = None,
-    top_k: int | None = None,
-    activation_fn: str | None = None,
-    output: Path | None = None,
-    force: bool = False,
-    provider_options: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> Answer:
-    """Run a bundle on texts or a file of arrays (``.npz``, ``.safetensors``, ``.json``); ``output``: write an ``.npz``.
+def answer(directory: Path, options: RunOptions, progress: Progress | None = None) -> Answer:
+    """Run a bundle on texts, a file of arrays (``.npz``, ``.safetensors``, ``.json``), or files of pictures or sound.
 
-    ``texts_file`` has one text a line; `Session.prepare` converts the files ``images`` and ``audio`` to arrays.
+    `Session.prepare` converts the files to arrays. A model of sentence-transformers computes the vectors of texts by
+    `Session.encode`. With a query the texts are the documents of `Session.rank`, and the only output is their scores.
 
-    A model of sentence-transformers computes the vectors of texts by `Session.encode`, with ``prompt_name``,
-    ``prefix`` (its ``prompt``), ``truncate_dim``, ``normalize_embeddings``, ``output_value`` and
-    ``embedding_precision`` (its ``precision``). With a ``query`` the texts are the documents of `Session.rank`, with
-    ``prompt_name``, ``prefix``, ``top_k`` and ``activation_fn``, and the only output is their scores.
-
-    Raises PosexportError for errors of `load` and the session, and unless exactly one of ``texts`` and ``inputs`` is
-    set.
+    Raises:
+        PosexportError: of `load` and the session, and for options that exclude each other.
     """
-    # options that need sentence embeddings, and options of rank
-    prompts: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prefix}
-    only_vectors: dict[str, Any] = {"truncate_dim": truncate_dim, "normalize_embeddings": normalize_embeddings}
-    only_vectors["precision"] = embedding_precision
-    only_vectors |= {} if output_value is None else {"output_value": output_value}
-    embed, ranks = prompts | only_vectors, {"top_k": top_k, "activation_fn": activation_fn}
-    if top_k is not None and top_k < 1:
-        raise PosexportError(f"--top-k must be at least 1, got {top_k}; leave it out for all texts")
-    check_arrays_file(output, force=force)
+    if options.top_k is not None and options.top_k < 1:
+        raise PosexportError(f"--top-k must be at least 1, got {options.top_k}; leave it out for all texts")
+    output = None if options.output is None else Path(options.output)
+    check_arrays_file(output, force=options.force)
     # inputs: texts, a file of arrays, or files of images or audio
-    texts = [*texts, *(read_texts(texts_file) if texts_file is not None else ())]
-    vector_options = _any(embed)
-    embeds = _any(only_vectors) if query is not None else vector_options
-    files = {kind: [str(file) for file in paths] for kind, paths in (("images", images), ("audio", audio)) if paths}
-    if files and (texts or inputs is not None or len(files) > 1):
+    texts = [*options.texts, *(read_texts(Path(options.texts_file)) if options.texts_file is not None else ())]
+    kinds = {"images": options.images, "audio": options.audio}
+    files = {kind: [str(file) for file in paths] for kind, paths in kinds.items() if paths}
+    if files and (texts or options.inputs is not None or len(files) > 1):
         raise PosexportError("pictures and sounds are run alone; leave out --text, --texts and --inputs, or --tensors")
     documents = texts or files.get("images", [])
-    if not files or query is not None or vector_options or truncate:
-        _check(
-            texts=documents, inputs=inputs, query=query, only=only, truncate=truncate, embed=embeds, rank=_any(ranks)
-        )
-    arrays = None if inputs is None else read_arrays(inputs)
-    session = load(
-        directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
-    )
-    of_pages = _are_pages(session, files, only, about_texts=query is not None or vector_options or truncate)
-    # run: rank, arrays, sentence embeddings or texts
-    ranking = (
-        None
-        if query is None
-        else session.rank(query, documents, progress=progress, activation_fn=activation_fn, **prompts)
-    )
-    chosen = list(only) or None
+    about_texts = options.query is not None or options.about_vectors or options.truncate
+    if not files or about_texts:
+        _check(options, documents)
+    arrays = None if options.inputs is None else read_arrays(Path(options.inputs))
+    session = load(directory, **options.opening)
+    of_pages = _are_pages(session, files, options.only, about_texts=about_texts)
     if files and not of_pages:
         arrays = session.prepare(**files)
-    if ranking is not None:
+    ranking = None
+    if options.query is not None:
+        given = options.prompt | {"activation_fn": options.activation_fn}
+        ranking = session.rank(options.query, documents, progress=progress, **given)
         result = {"scores": np.array([hit["score"] for hit in sorted(ranking, key=lambda hit: hit["corpus_id"])])}
+        ranking = ranking[: options.top_k]
     elif arrays is not None:
-        result = session.run(arrays, outputs=chosen)
-    elif (
-        of_pages
-        or vector_options
-        or (session.manifest.text_rules is not None and chosen in (None, [EMBEDDING], [TOKEN_EMBEDDINGS]))
-    ):
-        given: dict[str, Any] = {"images": documents} if of_pages else {"inputs": texts}
-        values = session.encode(**given, truncate=truncate, progress=progress, **embed)
-        result = _named(values, "colbert_vecs" if output_value == COLBERT else TOKEN_EMBEDDINGS)
+        result = session.run(arrays, outputs=list(options.only) or None)
+    elif of_pages:
+        result = _encoded(session, options, progress, {"images": documents})
     else:
-        result = session.run_texts(texts, truncate=truncate, outputs=chosen)
-    # save, and compare the embeddings of several texts
+        result = _of_texts(session, options, progress, texts)
     if output is not None:
-        save_arrays(output, result, force=force)
-    name = session.similarity_fn_name
-    similarity = None
-    if EMBEDDING in result and len(texts) > 1 and "binary" not in embedding_precision:
+        save_arrays(output, result, force=options.force)
+    # compare the embeddings of several texts
+    name, similarity = session.similarity_fn_name, None
+    if EMBEDDING in result and len(texts) > 1 and "binary" not in options.embedding_precision:
         vectors = result[EMBEDDING].astype(np.float64)
         similarity = similarities(vectors) if name == "cosine" else session.similarity(vectors, vectors)
-    shown = ranking if ranking is None else ranking[:top_k]
-    return Answer(directory, session.providers, list(documents), result, similarity, name, query, shown)
+    return Answer(directory, session.providers, list(documents), result, similarity, name, options.query, ranking)
+
+
+def _of_texts(
+    session: Session, options: RunOptions, progress: Progress | None, texts: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """Vectors by `Session.encode` where the bundle or an option is about them, else the graph's outputs."""
+    only = list(options.only) or None
+    embeds = session.manifest.text_rules is not None and only in (None, [EMBEDDING], [TOKEN_EMBEDDINGS])
+    if options.about_vectors or embeds:
+        return _encoded(session, options, progress, {"inputs": texts})
+    return session.run_texts(texts, truncate=options.truncate, outputs=only)
 
 
 def _are_pages(session: Session, files: Mapping[str, Any], only: Sequence[str], *, about_texts: bool) -> bool:
@@ -190,43 +150,40 @@ def _are_pages(session: Session, files: Mapping[str, Any], only: Sequence[str], 
     return of_pages
 
 
-def _any(options: Mapping[str, Any]) -> bool:
-    """Whether an option differs from its default."""
-    return any(value is not None and value is not False and value != "float32" for value in options.values())
-
-
-def _check(
-    *,
-    texts: Sequence[str],
-    inputs: Path | None,
-    query: str | None,
-    only: Sequence[str],
-    truncate: bool,
-    embed: bool,
-    rank: bool,
-) -> None:
-    """Raises PosexportError for options that exclude each other; ``embed``, ``rank``: an option of these is set."""
-    if bool(texts) == (inputs is not None):
+def _check(options: RunOptions, texts: Sequence[str]) -> None:
+    """Raises PosexportError for options that exclude each other."""
+    query, only, has_arrays = options.query, list(options.only), options.inputs is not None
+    if bool(texts) == has_arrays:
         if query is not None and not texts:
             raise PosexportError("--query needs what it ranks; give --text, --texts, or pictures of pages (--image)")
         raise PosexportError(f"give --text, --texts or --inputs, {'not both' if texts else 'one of them'}")
-    if query is not None and (inputs is not None or only or embed or truncate):
+    if query is not None and (has_arrays or only or options.about_vectors or options.truncate):
         raise PosexportError(
             "--query ranks texts, or pictures of pages, and gives their scores; leave out --inputs, --only, --truncate "
             "and the options for vectors"
         )
-    if rank and query is None:
+    if query is None and options.has("top_k", "activation_fn"):
         raise PosexportError("--top-k and --activation-fn are for scores; leave them out or give --query")
-    if truncate and not texts:
+    if options.truncate and not texts:
         raise PosexportError("--truncate shortens texts, not arrays; leave it out or give --text")
-    if embed and (inputs is not None or list(only) not in ([], [EMBEDDING], [TOKEN_EMBEDDINGS])):
+    if options.about_vectors and (has_arrays or only not in ([], [EMBEDDING], [TOKEN_EMBEDDINGS])):
         raise PosexportError(
             "--prompt-name, --prefix, --truncate-dim, --normalize-embeddings, --embedding-precision and --output-value "
             f"are for the vectors of texts; leave them out, or give --text and no --only but {EMBEDDING}"
         )
 
 
-def _named(vectors: Any, name: str = TOKEN_EMBEDDINGS) -> dict[str, NDArray[Any]]:
+def _encoded(
+    session: Session, options: RunOptions, progress: Progress | None, given: dict[str, Any]
+) -> dict[str, NDArray[Any]]:
+    """The vectors of all texts or pages."""
+    vectors: Any = session.encode(
+        **given, truncate=options.truncate, progress=progress, **options.prompt, **options.vectors
+    )
+    return _named(vectors, "colbert_vecs" if options.output_value == COLBERT else TOKEN_EMBEDDINGS)
+
+
+def _named(vectors: Any, name: str) -> dict[str, NDArray[Any]]:
     """The vectors of all texts as one output; for token vectors, and weights with their ids, outputs for each text."""
     if isinstance(vectors, dict):
         return {key: array for kind, values in vectors.items() for key, array in _named(values, kind).items()}

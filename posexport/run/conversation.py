@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posexport.run.chat import Message
-from posexport.run.continuation import Continuation, Keeper
-from posexport.run.generate import drain
-from posexport.run.generation import Completion, Generation, Streamer
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
+from posexport.run.generate.loop import drain
+from posexport.run.generate.result import Completion, Generation, Streamer
+from posexport.run.generate.session import Continuation, Keeper
 from posexport.run.requests import GenerationInputs
 
 
@@ -64,5 +64,5 @@ class Conversation:
         chat = not isinstance(prompt, str) and any(isinstance(turn, Mapping) for turn in prompt)
         inputs = GenerationInputs.of([prompt], None, None, self._variables if chat else None)
         config = self._config.changed(options)
-        events = self._continuation.events(inputs, config, texts=streamer is not None, keeper=self._keeper)
+        events = self._continuation.events(inputs, config, streams=streamer is not None, keeper=self._keeper)
         return drain(events, streamer)

@@ -116,5 +116,4 @@ def _known(tokenizer: Texts, token: str) -> int:
 
 
 def _ids(tokenizer: Texts, tokens: Sequence[str]) -> set[int]:
-    """The ids of the tokens that the tokenizer has."""
     return {number for token in tokens if (number := tokenizer.token_id(token)) is not None}

@@ -13,7 +13,7 @@ from posexport.base.spec import EncodingSpec, LengthContract
 from posexport.errors import PosexportError
 from posexport.run.cache import Cache, Ids, left_padded
 from posexport.run.feeds import limit_sentence
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
 
 
 class Reader:

@@ -12,9 +12,9 @@ from posexport.base.spec import LengthContract
 from posexport.errors import PosexportError
 from posexport.run.cache import DecoderInterface
 from posexport.run.chat import Message, as_chats
-from posexport.run.generate import as_ids
+from posexport.run.generate.loop import as_ids
 from posexport.run.seq2seq import decoder_prompts as begin
-from posexport.run.seq2seq import encoder_feeds, encoder_ids, keys_of, read_tokens, rows_of
+from posexport.run.seq2seq import encoder_feeds, encoder_ids, read_tokens, row_ids_of, rows_of
 from posexport.run.texts import Texts
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Request:
         ids: token ids of every row.
         texts: the tokenizer, if completions become text.
         encoder_feeds: an encoder's inputs by name.
-        keys: one key per row of the encoder feeds; rows with equal ids and keys have equal completions.
+        row_ids: one for each row of the encoder feeds; rows with equal ids and row ids have equal completions.
         encoder_tokens: number of tokens that the encoder reads.
         context: token ids of the encoder for each row; for a decoder, of the prompt.
         pictures: the pictures of the prompts.
@@ -73,7 +73,7 @@ class Request:
     ids: list[list[int]]
     texts: Texts | None
     encoder_feeds: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    keys: Sequence[bytes] | None = None
+    row_ids: Sequence[bytes] | None = None
     encoder_tokens: int = 0
     context: Sequence[Sequence[int]] = ()
     pictures: "Pictures | None" = None
@@ -84,28 +84,38 @@ class Request:
             self,
             ids=[ids for ids in self.ids for _ in range(count)],
             encoder_feeds={name: np.repeat(array, count, axis=0) for name, array in self.encoder_feeds.items()},
-            keys=None if self.keys is None else [key for key in self.keys for _ in range(count)],
+            row_ids=None if self.row_ids is None else [each for each in self.row_ids for _ in range(count)],
             context=[ids for ids in self.context for _ in range(count)],
             pictures=None if self.pictures is None else self.pictures.repeated(count),
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Readers:
+    """What a bundle's prompts are read with; called only if prompts need it.
+
+    Attributes:
+        texts: returns the tokenizer, if the bundle ``has_tokenizer``.
+        render: renders the chat template.
+        start: returns the decoder's start token.
+        all_ids: decoder prompts include the start token.
+    """
+
+    texts: Callable[[], Texts]
+    has_tokenizer: bool
+    render: Callable[[Sequence[Message]], str]
+    start: Callable[[], int | None]
+    all_ids: bool
+
+
 def read_request(
     prompts: Prompts,
     decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None,
-    *,
     decoder: DecoderInterface,
     limits: LengthContract,
-    texts: Callable[[], Texts],
-    has_tokenizer: bool,
-    render: Callable[[Sequence[Message]], str],
-    start: Callable[[], int | None],
-    all_ids: bool = False,
+    readers: Readers,
 ) -> Request:
     """Read prompts for ``decoder``.
-
-    ``texts``, ``render`` and ``start`` return the bundle's tokenizer, render its chat template and return the decoder's
-    start token; they are called only if the prompts need them. ``all_ids``: decoder prompts include the start token.
 
     Raises:
         PosexportError: prompts of a kind that the bundle does not accept.
@@ -113,17 +123,18 @@ def read_request(
     if (chats := as_chats(prompts)) is not None:
         if decoder.fixed:
             raise PosexportError("lists of messages are for decoders; this bundle has an encoder: give texts")
-        prompts = [texts().pieces(render(chat)) for chat in chats]
+        prompts = [readers.texts().pieces(readers.render(chat)) for chat in chats]
     as_texts = not isinstance(prompts, Mapping) and bool(prompts) and all(isinstance(prompt, str) for prompt in prompts)
-    tokenizer = texts() if as_texts or has_tokenizer else None
+    tokenizer = readers.texts() if as_texts or readers.has_tokenizer else None
     if decoder.fixed:
         feeds = encoder_feeds(prompts, decoder.fixed, limits, tokenizer)
-        ids = begin(decoder_prompts, rows_of(feeds), decoder.tokens, start(), tokenizer, all_ids=all_ids)
+        start = readers.start()
+        ids = begin(decoder_prompts, rows_of(feeds), decoder.tokens, start, tokenizer, all_ids=readers.all_ids)
         return Request(
             ids=ids,
             texts=tokenizer,
             encoder_feeds=feeds,
-            keys=keys_of(feeds, decoder.fixed) if feeds else None,
+            row_ids=row_ids_of(feeds, decoder.fixed) if feeds else None,
             encoder_tokens=read_tokens(feeds, decoder.fixed),
             context=encoder_ids(feeds, decoder.fixed),
         )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from posexport.base.spec import InputSpec, LengthContract
 from posexport.errors import PosexportError
 from posexport.run.feeds import prepare
-from posexport.run.generate import as_ids
+from posexport.run.generate.loop import as_ids
 from posexport.run.texts import Texts
 
 Arrays = dict[str, NDArray[Any]]
@@ -83,8 +83,8 @@ def decoder_prompts(
     return [[start, *(texts.pieces(prompt) if texts is not None and prompt else [])] for prompt in prompts]
 
 
-def keys_of(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> list[bytes]:
-    """One key per row of the encoder's inputs, without padding; equal rows have equal keys."""
+def row_ids_of(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> list[bytes]:
+    """One for each row of the encoder's inputs, without padding; those of equal rows are equal."""
     masks = {tuple(spec.axes): feeds[spec.name] for spec in fixed if spec.role == "mask"}
     keys = []
     for index in range(rows_of(feeds)):

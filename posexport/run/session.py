@@ -1,7 +1,6 @@
 """An open bundle: run it, tokenize, generate, prepare pictures and sound."""
 
 import functools
-import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,12 +15,12 @@ from posexport.run.bundle.manifest import Manifest
 from posexport.run.call_forms import as_texts
 from posexport.run.chain import Chain
 from posexport.run.chat import Chat, Message
-from posexport.run.continuation import Continuation
 from posexport.run.conversation import Conversation
 from posexport.run.feeds import number_of_logits, prepare
-from posexport.run.generate import drain
-from posexport.run.generation import Generation, Piece, Streamer
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
+from posexport.run.generate.loop import drain
+from posexport.run.generate.result import Generation, Piece, Streamer
+from posexport.run.generate.session import Continuation
 from posexport.run.preparation import Processor, open_processor
 from posexport.run.requests import GenerationInputs, Prompts
 from posexport.run.scores import ScoreMethods
@@ -126,9 +125,9 @@ class Session(ScoreMethods):
         Raises:
             PosexportError: a bundle without a sample.
         """
-        check = importlib.import_module("posexport.proof.sample.check")  # parity imports this package
-        report: SelfCheck = check.self_check(self._directory, self._manifest, self._chain, self._provider)
-        return report
+        from posexport.proof.sample.check import self_check
+
+        return self_check(self._directory, self._manifest, self._chain, self._provider)
 
     def prepare(self, *, images: Any = None, audio: Any = None, **options: Any) -> dict[str, NDArray[Any]]:
         """The arrays for `run` from pictures or sounds, by the checkpoint's image processor or feature extractor.
@@ -204,7 +203,7 @@ class Session(ScoreMethods):
             4
         """
         inputs = GenerationInputs.of(prompts, images, decoder_prompts, chat_template_kwargs)
-        return drain(self._events(inputs, config, options, texts=streamer is not None), streamer)
+        return drain(self._events(inputs, config, options, streams=streamer is not None), streamer)
 
     def stream(
         self,
@@ -224,7 +223,7 @@ class Session(ScoreMethods):
         decoder_prompts = None if decoder_prompt is None else [decoder_prompt]
         pictures = None if images is None else [images]
         inputs = GenerationInputs.of([prompt], pictures, decoder_prompts, chat_template_kwargs)
-        events = self._events(inputs, config, options, texts=True)
+        events = self._events(inputs, config, options, streams=True)
         return (event[1] for event in events if not isinstance(event, Generation))
 
     def chat(
@@ -250,9 +249,9 @@ class Session(ScoreMethods):
         )
 
     def _events(
-        self, inputs: GenerationInputs, config: GenerationConfig | None, options: dict[str, Any], *, texts: bool
+        self, inputs: GenerationInputs, config: GenerationConfig | None, options: dict[str, Any], *, streams: bool
     ) -> Iterator[Piece | Generation]:
-        return self._continuation.events(inputs, (config or GenerationConfig()).changed(options), texts=texts)
+        return self._continuation.events(inputs, (config or GenerationConfig()).changed(options), streams=streams)
 
     @functools.cached_property
     def _continuation(self) -> Continuation:

@@ -142,7 +142,6 @@ class _NoSchemaError(Exception):
 
 
 def _type(hint: Any) -> Schema:
-    """The schema of a type."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _union(args)

@@ -11,7 +11,7 @@ import msgspec
 
 from posexport.base.options.check import did_you_mean
 from posexport.errors import PosexportError
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
 from posexport.run.logits.processor import Timestamps
 
 #: seconds between two timestamp tokens, and of one frame of the spectrogram

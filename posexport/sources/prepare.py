@@ -31,15 +31,17 @@ def with_limit(source: Source, beyond: Beyond, max_length: int | None) -> Source
     old = source.limits
     if max_length is not None and max_length < old.min_length:
         raise PosexportError(f"--max-length {max_length} is below the model's smallest input, {old.min_length}")
+    module, parts = source.module, source.parts
     if beyond == "error":
-        module, limit = source.module, _limit(source, max_length)
+        limit = _limit(source, max_length)
     else:
         module, limit = _extended(source, beyond, max_length), max_length
+        parts = module.parts if isinstance(module, Definition) else parts
     inside = sorted({b for b in [*old.boundaries, *([limit] if limit else [])] if limit is None or b <= limit})
     return msgspec.structs.replace(
         source,
         module=module,
-        parts=module.parts if isinstance(module, Definition) and module is not source.module else source.parts,
+        parts=parts,
         # position ids have the same end
         inputs=[msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in source.inputs],
         limits=msgspec.structs.replace(old, max_length=limit, beyond=beyond, boundaries=inside),

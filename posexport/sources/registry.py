@@ -51,7 +51,7 @@ OPENERS: Registry[Opener] = Registry(
     {
         "module": "posexport.modules.openers:MODULE",
         "python-file": "posexport.modules.openers:PYTHON_FILE",
-        "open_clip": "posexport.through.openers:OPEN_CLIP",
+        "open_clip": "posexport.folders.openers:OPEN_CLIP",
         "checkpoint": "posexport.checkpoints.openers:CHECKPOINT",
         "builtin": "posexport.sources.openers:BUILTIN",
     },

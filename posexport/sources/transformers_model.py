@@ -32,8 +32,12 @@ def name_of(model: Any) -> str:
 
 
 @contextlib.contextmanager
-def as_checkpoint(source: str | nn.Module, tokenizer: Any = None, *, live: bool = False) -> Iterator[str | nn.Module]:
-    """The folder of a checkpoint for a model of transformers, as long as the block lasts; any other source as it is.
+def as_checkpoint(
+    source: str | nn.Module, tokenizer: Any = None, *, live: bool = False
+) -> Iterator[tuple[str | nn.Module, str | None]]:
+    """The folder of a checkpoint for a model of transformers, as long as the block lasts, and the model's name.
+
+    Any other source is yielded as it is, with None.
 
     ``tokenizer``: the model's tokenizer of transformers; its files become part of the checkpoint.
     ``live``: example inputs come with it, so it is converted as any module in memory.
@@ -42,10 +46,11 @@ def as_checkpoint(source: str | nn.Module, tokenizer: Any = None, *, live: bool 
         PosexportError: transformers cannot save the model.
     """
     if live or isinstance(source, str) or not is_transformers_model(source):
-        yield source
+        yield source, None
         return
-    with saved(source, tokenizer) as folder, called(name_of(source), folder):
-        yield folder
+    name = name_of(source)
+    with saved(source, tokenizer) as folder, called(name, folder):
+        yield folder, name
 
 
 def saved(model: nn.Module, tokenizer: Any = None) -> "tempfile.TemporaryDirectory[str]":

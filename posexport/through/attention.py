@@ -11,7 +11,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +21,7 @@ from posexport.encodings.positions import Positions
 from posexport.modules.recognise import attention as recognised
 from posexport.nn.attention import SoftCapped, attend
 from posexport.nn.cached_call import NotCachedError, current
+from posexport.nn.calling import carried, carrying
 from posexport.through import bucketed_bias, query_bias
 from posexport.through.experts import dense_experts, stack
 from posexport.through.orders import Order, order_of
@@ -49,21 +49,14 @@ class Noted:
         return next(same, None)
 
 
-_NOTED: ContextVar[Noted | None] = ContextVar("posexport_noted", default=None)
-
-
 @contextmanager
 def noting() -> Iterator[list[Layer]]:
     """Record the attention layers that are called inside the block, without a KV cache.
 
     A call that no `Layer` can describe raises NotCachedError.
     """
-    noted = Noted()
-    token = _NOTED.set(noted)
-    try:
+    with carrying(Noted(), Noted) as noted:
         yield noted.layers
-    finally:
-        _NOTED.reset(token)
 
 
 def register() -> None:
@@ -109,7 +102,7 @@ def mask(*, mask_function: Callable[..., Tensor], **arguments: Any) -> Tensor | 
         return None
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     mask_B1TS: Tensor = sdpa_mask(mask_function=mask_function, **{**arguments, **skips})
-    if (noted := _NOTED.get()) is not None:
+    if (noted := carried(Noted)) is not None:
         noted.masks.append((mask_B1TS, order_of(mask_function)))
     return mask_B1TS
 
@@ -135,7 +128,7 @@ def attention(
     cap, sink = None if softcap is None else SoftCapped(softcap), s_aux
     if cap is not None:  # `attend` caps before it scales, the model after: the queries are scaled instead
         query, scale = query * scale, 1.0
-    call, noted = current(), _NOTED.get()
+    call, noted = current(), carried(Noted)
     # with posexport's KV cache
     if isinstance(call, PlannedCall):
         if bucketed_bias.has_table(module):

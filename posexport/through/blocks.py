@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posexport.base.spec import BATCH, SEQUENCE, InputSpec
 from posexport.nn.cached_call import CachedCall, cached_call
-from posexport.through.decoder import MORE, EmbedsDecoder
+from posexport.through.decoder import EmbedsDecoder, more_inputs
 from posexport.through.inputs import TYPES
 from posexport.through.planned_call import PlannedCall
 
@@ -29,7 +29,7 @@ class BlocksDecoder(EmbedsDecoder):
     windows_alone = False
 
     def calling(self, call: CachedCall) -> AbstractContextManager[object]:
-        types_BT = MORE.get().get(TYPES)
+        types_BT = more_inputs().get(TYPES)
         return cached_call(
             PlannedCall(
                 call.at,

@@ -7,19 +7,8 @@ import msgspec
 import torch
 from torch import nn
 
-from posexport.base.tasks.audio_classification import TASK as AUDIO
-from posexport.base.tasks.audio_text_to_text import TASK as AUDIO_TEXT
-from posexport.base.tasks.automatic_speech_recognition import TASK as SPEECH
-from posexport.base.tasks.features import TASK as FEATURES
-from posexport.base.tasks.image_text_to_text import TASK as IMAGE_TEXT
-from posexport.base.tasks.image_to_text import TASK as IMAGE_TO_TEXT
-from posexport.base.tasks.mask_generation import TASK as MASKS
 from posexport.base.tasks.registry import TASKS, all_tensors, task_of, through_transformers
 from posexport.base.tasks.task import Task
-from posexport.base.tasks.tensors import TASK as TENSORS
-from posexport.base.tasks.text2text_generation import TASK as SEQ2SEQ
-from posexport.base.tasks.text_generation import TASK as GENERATION
-from posexport.base.tasks.visual_document_retrieval import TASK as PAGES
 from posexport.checkpoints import custom_code, label_counts, scoring
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.registry import FAMILIES
@@ -76,7 +65,7 @@ MAKER = Maker("transformers", make)
 
 
 def _labels(config: Config, model: Any) -> list[str]:
-    """The names of labels that transformers knows and config.json does not say, such as timm's of ImageNet."""
+    """The names of labels that transformers knows and config.json does not say, such as those of ImageNet."""
     names = getattr(model.config, "id2label", None) or {}
     unknown = all(name == f"LABEL_{number}" for number, name in names.items())
     return [] if config.values.get("id2label") or unknown else list(names.values())
@@ -86,8 +75,12 @@ def _single_graph(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     """A model that is exported as one graph: an encoder, or a decoder with a KV cache."""
     module, remarks = _module(checkpoint.config, model, task)
     is_audio = task.name == "sequence-classification" and SOUND in forward_parameters(model)
-    source = checkpoint_source(checkpoint, module, AUDIO.name if is_audio else task.name, remarks)
-    return decoder_source(source, model.config.get_text_config().num_hidden_layers) if task is GENERATION else source
+    source = checkpoint_source(checkpoint, module, "audio-classification" if is_audio else task.name, remarks)
+    return (
+        decoder_source(source, model.config.get_text_config().num_hidden_layers)
+        if task.name == "text-generation"
+        else source
+    )
 
 
 def _with_pooling(checkpoint: Checkpoint, model: Any, pooling: Pooling) -> Model:
@@ -113,13 +106,13 @@ def _task_below_pooling(pooling: Pooling) -> Task:
 
 #: makers of models that are exported as several graphs, by task
 _MAKERS: dict[str, Callable[[Checkpoint, Any, Task], Model]] = {
-    SEQ2SEQ.name: seq2seq.make,
-    IMAGE_TO_TEXT.name: seq2seq.make,
-    SPEECH.name: seq2seq.make,
-    AUDIO_TEXT.name: vision.make,
-    IMAGE_TEXT.name: vision.make,
-    MASKS.name: masks.make,
-    PAGES.name: pages.make,
+    "text2text-generation": seq2seq.make,
+    "image-to-text": seq2seq.make,
+    "automatic-speech-recognition": seq2seq.make,
+    "audio-text-to-text": vision.make,
+    "image-text-to-text": vision.make,
+    "mask-generation": masks.make,
+    "visual-document-retrieval": pages.make,
 }
 
 
@@ -128,17 +121,17 @@ def _task(config: Config, option: str | None, transformers: Any) -> tuple[Task, 
     kind, architecture = config.text("model_type"), config.architecture()
     known = ", ".join(task.name for task in through_transformers())
     declared = None if architecture is None else task_of(architecture, config.values)
-    if option == TENSORS.name and architecture is not None:
+    if option == "tensors" and architecture is not None:
         return all_tensors(architecture), []
     if option is not None:
-        task = GENERATION if option == scoring.TEXT_RANKING else TASKS.get(option)
+        task = TASKS.get("text-generation" if option == scoring.TEXT_RANKING else option)
         if task is None or not task.ends:
             raise PosexportError(
                 f"{config.label}: {kind} is not converted for {option} through transformers; it is for {known}"
             )
         return task, []
     if architecture is None:
-        return FEATURES, [f"{config.label} names no architectures; taken for the task features"]
+        return TASKS["features"], [f"{config.label} names no architectures; taken for the task features"]
     if declared is not None:
         return declared, []
     if not hasattr(transformers, architecture):
@@ -264,7 +257,7 @@ def _without_cache(model: Any) -> None:
 def _module(config: Config, model: Any, task: Task) -> tuple[TransformersModule, list[str]]:
     """The module to export, and the remarks of `use_posexport_attention`."""
     _without_cache(model)
-    with_positions = task is GENERATION and POSITIONS in forward_parameters(model)
+    with_positions = task.name == "text-generation" and POSITIONS in forward_parameters(model)
     varies = task.sizes_vary or any(hasattr(model.config, name) for name in ("backbone_config", "pretrained_cfg"))
     if pictures.reads_images(model) and (varies or pictures.reads_any_size(model)):
         module: TransformersModule = pictures.picture_module(config.label, model, task)

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
-from types import MappingProxyType
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +16,21 @@ from posexport.modules.in_parts import Uncached
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching, KeysAndValues, Reach
+from posexport.nn.calling import carried, carrying
 from posexport.through.planned_call import Layer, PlannedCall
+
+
+@dataclass(frozen=True)
+class More:
+    """The further inputs of an `EmbedsDecoder` in a call, by name."""
+
+    tensors: Mapping[str, Tensor]
+
+
+def more_inputs() -> Mapping[str, Tensor]:
+    """Those of the call that runs now."""
+    more = carried(More)
+    return {} if more is None else more.tensors
 
 
 class ThroughDecoder(Uncached):
@@ -107,14 +120,10 @@ class ThroughDecoder(Uncached):
         return self._logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))[:, since:]
 
     def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
-        tensors = {self._tokens.name: ids_BT, MASK: mask_BT, POSITIONS: at.queries.ids_BT, **MORE.get()}
+        tensors = {self._tokens.name: ids_BT, MASK: mask_BT, POSITIONS: at.queries.ids_BT, **more_inputs()}
         logits: Tensor
         (logits,) = self.user(**{name: value for name, value in tensors.items() if name in self._takes})
         return logits
-
-
-#: the further inputs of an `EmbedsDecoder` in the call that runs now
-MORE: ContextVar[Mapping[str, Tensor]] = ContextVar("posexport_more", default=MappingProxyType({}))
 
 
 class EmbedsDecoder(ThroughDecoder):
@@ -134,8 +143,6 @@ class EmbedsDecoder(ThroughDecoder):
         position_ids: Tensor | None = None,
         **named: Tensor,
     ) -> tuple[Tensor, ...]:
-        token = MORE.set({spec.name: named.pop(spec.name) for spec in self.more if spec.name in named})
-        try:
+        more = {spec.name: named.pop(spec.name) for spec in self.more if spec.name in named}
+        with carrying(More(more), More):
             return super().forward(inputs_embeds, attention_mask, past_key_values, position_ids, **named)
-        finally:
-            MORE.reset(token)

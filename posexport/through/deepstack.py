@@ -7,7 +7,7 @@ Shape letters: B batch, T tokens, K tokens of all images, C model size.
 """
 
 from collections.abc import Sequence
-from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,11 +16,17 @@ from torch import Tensor
 
 from posexport.checkpoints.config import Config
 from posexport.nn.caching import Reach
+from posexport.nn.calling import carried, carrying
 from posexport.through.grids import Grids
 from posexport.through.mrope import MRopeDecoder
 from posexport.through.towers import EmbedPart, Images
 
-_ADDED: ContextVar[Sequence[Tensor]] = ContextVar("posexport_deepstack", default=())
+
+@dataclass(frozen=True)
+class _Added:
+    """What the first layers of a call add to their states."""
+
+    by_layer: Sequence[Tensor]
 
 
 class DeepstackEmbedPart(EmbedPart):
@@ -41,11 +47,8 @@ class DeepstackDecoder(MRopeDecoder):
         width = self.user.inputs[0].axes[-1]
         assert isinstance(width, int)
         x_BTC, *added = torch.split(ids_BT, width, -1)
-        token = _ADDED.set(added)
-        try:
+        with carrying(_Added(added), _Added):
             return super()._logits(x_BTC, mask_BT, at)
-        finally:
-            _ADDED.reset(token)
 
 
 class Deepstack(Grids):
@@ -79,5 +82,5 @@ class _Add:
         self._number = number
 
     def __call__(self, _: Any, __: Any, states_BTC: Tensor) -> Tensor:
-        added = _ADDED.get()
-        return states_BTC + added[self._number] if added else states_BTC
+        added = carried(_Added)
+        return states_BTC + added.by_layer[self._number] if added is not None and added.by_layer else states_BTC

@@ -16,6 +16,7 @@ from posexport.base.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limit
 from posexport.base.system.user_code import is_external
 from posexport.base.tasks.registry import TASKS
 from posexport.base.tasks.task import ANY, Task
+from posexport.checkpoints.folder_kind import folder_kinds
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
 from posexport.modules.live_module import source_of_module
@@ -184,7 +185,8 @@ class SymbolicSizes(TransformersModule):
         # the exporter's second attempt (Dynamo) analyses the Python code, which must be unchanged
         if not torch.compiler.is_compiling() or torch.compiler.is_dynamo_compiling():
             return super().forward(**tensors)
-        with with_symbolic_ints(self.model, lambda name: name.startswith(("timm.", "transformers."))):
+        libraries = ("transformers.", *(f"{kind.library}." for kind in folder_kinds().values() if kind.library))
+        with with_symbolic_ints(self.model, lambda name: name.startswith(libraries)):
             return super().forward(**tensors)
 
 

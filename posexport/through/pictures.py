@@ -124,7 +124,7 @@ def _draws_squares(model: Any) -> bool:
 def trained_size(config: Any) -> tuple[int, int] | None:
     """The (height, width) in pixels from ``config`` or from the configuration of its backbone; None if absent."""
     for settings in (config, *(getattr(config, name, None) for name in _VISION)):
-        # timm's folders: channels, height and width
+        # of a wrapped library's folders: channels, height and width
         stated = (getattr(settings, "pretrained_cfg", None) or {}).get("input_size")
         side = stated[1:] if stated else getattr(settings, "image_size", None)
         if isinstance(side, int):

@@ -3,10 +3,10 @@
 from typing import NoReturn
 
 from posexport.base.system.extras import LIBRARIES, is_installed, require
-from posexport.checkpoints import timm_folder
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.closest import closest
 from posexport.checkpoints.families.registry import FAMILIES
+from posexport.checkpoints.folder_kind import FolderKind, folder_kinds
 from posexport.errors import PosexportError
 from posexport.through import library
 from posexport.through.types import PROVEN, REFUSED
@@ -54,8 +54,8 @@ def check(config: Config) -> list[str]:
     _check_rope(config)
     if not is_installed("transformers"):
         _missing(config)
-    if kind == timm_folder.TYPE:
-        require(f"{config.label} is of timm, which", "timm", "PIL")
+    if library := folder_kinds().get(kind, FolderKind()).library:
+        require(f"{config.label} is of {library}, which", library, "PIL")
     if not custom_code:
         return []
     return [

@@ -38,9 +38,44 @@ from posexport.sources.torch_fixes.default_dtype import computing_in
 from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through import halves
 from posexport.through.agreement import use_posexport_attention
-from posexport.through.captioner import Captioner
 from posexport.through.inputs import IDS, MASK, PIXELS, SOUND, forward_parameters, inputs_of
 from posexport.through.module import LONG, TransformersModule
+
+
+class _Captioner(nn.Module):
+    """BLIP's image encoder and decoder of texts (arXiv:2201.12086) as an encoder-decoder of transformers."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def get_encoder(self) -> nn.Module:
+        encoder: nn.Module = self.model.vision_model
+        return encoder
+
+    def get_decoder(self) -> nn.Module:
+        decoder: nn.Module = self.model.text_decoder
+        return decoder
+
+    def forward(
+        self,
+        decoder_input_ids: Tensor,
+        pixel_values: Tensor | None = None,
+        encoder_outputs: Any = None,
+        decoder_attention_mask: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        **_: Any,
+    ) -> Any:
+        states = encoder_outputs or self.model.vision_model(pixel_values=pixel_values, return_dict=True)
+        return self.model.text_decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            position_ids=decoder_position_ids,
+            encoder_hidden_states=states.last_hidden_state,
+            use_cache=False,
+            return_dict=True,
+        )
+
 
 #: batch size and lengths of the comparison with transformers, and the longest decoder input that is compared
 _ROWS, _ENCODER_LENGTH, _DECODER_LENGTH, _LONGEST = 3, 11, 9, 1025
@@ -90,7 +125,7 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     config = checkpoint.config
     kind = config.text("model_type")
     if hasattr(model, "text_decoder") and hasattr(model, "vision_model"):
-        model = Captioner(model).eval()
+        model = _Captioner(model).eval()
     elif not model.config.is_encoder_decoder:
         raise PosexportError(
             f"{config.label} says architectures = {type(model).__name__}, which is no encoder-decoder of texts; it is "

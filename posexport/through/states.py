@@ -16,7 +16,6 @@ convolution.
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -27,28 +26,22 @@ from torch import Tensor, nn
 
 from posexport.graph.ops.states import convolution, recurrence
 from posexport.nn.cached_call import current
+from posexport.nn.calling import carried, carrying
 from posexport.nn.layer_states import CONV, RECURRENT, States
 from posexport.sources.torch_fixes.patch import patched
 from posexport.through import query_bias
-
-_CURRENT: ContextVar[States | None] = ContextVar("posexport_states", default=None)
 
 
 @contextmanager
 def keeping(model: nn.Module, past: Mapping[str, Sequence[Tensor]] | None = None) -> Iterator[States]:
     """Inside the block, layers of ``model`` read their states from ``past`` and leave them in the result."""
-    states = States(past)
-    token = _CURRENT.set(states)
-    try:
-        with ExitStack() as stack:
-            for file in files_of(model):
-                for name in _FUNCTIONS.keys() & vars(file).keys():
-                    stack.enter_context(patched(file, name, _FUNCTIONS[name]))
-                for name in _FORWARDS.keys() & vars(file).keys():
-                    stack.enter_context(patched(vars(file)[name], "forward", _FORWARDS[name]))
-            yield states
-    finally:
-        _CURRENT.reset(token)
+    with carrying(States(past), States) as states, ExitStack() as stack:
+        for file in files_of(model):
+            for name in _FUNCTIONS.keys() & vars(file).keys():
+                stack.enter_context(patched(file, name, _FUNCTIONS[name]))
+            for name in _FORWARDS.keys() & vars(file).keys():
+                stack.enter_context(patched(vars(file)[name], "forward", _FORWARDS[name]))
+        yield states
 
 
 @contextmanager
@@ -59,7 +52,7 @@ def masks_as_given(model: nn.Module) -> Iterator[None]:
     its decay, which are float32 even in a float64 module: they are recomputed.
     """
     with ExitStack() as stack:
-        if _CURRENT.get() is None:
+        if carried(States) is None:
             for file in files_of(model):
                 if _MASK_FUNCTION in vars(file):
                     stack.enter_context(patched(file, _MASK_FUNCTION, lambda attention_mask=None, **_: attention_mask))
@@ -82,7 +75,7 @@ def files_of(model: nn.Module) -> list[ModuleType]:
 
 
 def _states() -> States:
-    states = _CURRENT.get()
+    states = carried(States)
     assert states is not None
     return states
 

@@ -177,7 +177,6 @@ class ThroughVision(Definition):
         ]
 
     def _graph_name(self, name: str) -> str:
-        """The name of an input in its graph."""
         return self._graph_names.get(name, name)
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:

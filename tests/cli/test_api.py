@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.run import generation_config, session
+from posexport.run import session
+from posexport.run.generate import config as generation_config
 from posexport.sources.transformers_model import is_transformers_model
 from posexport.testing import assert_parity
 from tests.tolerances import agree

@@ -97,7 +97,7 @@ def test_an_output_that_another_run_made_is_known_before_the_proof(
     posexport.convert("encoder-t5", tmp_path / "first", lengths=[5], **TINY)
     whole = Export.__call__
     monkeypatch.setattr(Export, "__call__", exported)
-    monkeypatch.setattr(write, "_proven", lambda *_: proven.append(1))
+    monkeypatch.setattr(write, "_prove", lambda *_: proven.append(1))
     with pytest.raises(PosexportError, match=r"already exists; give --force"):
         posexport.convert("encoder-t5", output, lengths=[5], **TINY)
     assert not proven

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import posexport
+from posexport.conversion.result import Failed
 from posexport.errors import PosexportError
 from posexport.modules.axes.sizes import narrowed
 from posexport.sources.load_options import Shown
@@ -79,7 +80,7 @@ def test_a_failure_that_steps_do_not_mend_is_raised(tmp_path, monkeypatch):
     from posexport.conversion import write
 
     def fails(*_):
-        raise write.ShownError(PosexportError("parity was missed"), Shown(steps={"num_samples": 2}), {})
+        return Failed(PosexportError("parity was missed"), Shown(steps={"num_samples": 2}))
 
     monkeypatch.setattr(write, "_write", fails)
     with pytest.raises(PosexportError, match="parity was missed"):

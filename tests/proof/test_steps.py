@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from posexport.base.refusal import Refusal
 from posexport.base.spec import LengthContract
 from posexport.proof.invariants import rollout as steps
 from posexport.proof.judges import Criterion
@@ -143,7 +144,7 @@ def test_a_drift_that_only_many_steps_show_is_found(by: float, free: str, tmp_pa
         ([[7, 7], [1, 5]], [[7, 7], [1, 2]], [[1, 9], [9, 9]], "fail", "step 1 of row 1"),
         ([[7, 7], [1, 2]], [[3, 3], [1, 2]], [[1, 9], [9, 9]], "pass", "2 of 4"),
         ([[7, 7]], [[3, 3]], [[1, 9]], "skipped", "in no row"),
-        ("generating failed: x", [[1]], [[9]], "fail", "generating failed: x"),
+        (Refusal("generating failed: x"), [[1]], [[9]], "fail", "generating failed: x"),
     ],
 )
 def test_tokens_are_compared_up_to_the_first_close_step(

@@ -36,7 +36,7 @@ def test_a_conversion_of_bert_imports_few_files(imported: list[str]) -> None:
 
 #: what other sources, precisions, proofs and models need
 _UNUSED = """
-modules.axes. modules.live_module. graph.passes.cache. modules.recognise. through.library. through.open_clip. serve.
+modules.axes. modules.live_module. graph.passes.cache. modules.recognise. through.library. folders.open_clip. serve.
 inspect. study. run.audio. run.images. encodings.tupe. models.xlnet. proof.foreign. proof.quantized.read.
 graph.precision.blocks. run.generate. run.logits.
 """

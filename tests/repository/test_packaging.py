@@ -219,12 +219,12 @@ def test_any_command_that_lacks_a_library_exits_2(
         import torch  # noqa: F401
 
     forget(monkeypatch, "torch")
-    monkeypatch.setattr(sys, "argv", ["posexport", "check-shift", "rope"])
+    monkeypatch.setattr(sys, "argv", ["posexport", "plot", "rope", "--check"])
     monkeypatch.setattr(group, "invoke", invoke)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    sentence = "posexport check-shift needs PyTorch, which is not installed: pip install 'posexport[export]'"
+    sentence = "posexport plot needs PyTorch, which is not installed: pip install 'posexport[export]'"
     assert capsys.readouterr().err == f"posexport: {sentence}\n"
 
 
@@ -365,7 +365,7 @@ def test_a_bundle_runs_where_there_is_no_pytorch(built: Path, bundle: Path, suff
         ("--help",): 0,
         ("convert", "encoder-t5", "-o", "out"): 2,
         ("verify", str(bundle), "--against", "encoder-t5"): 2,
-        ("check-shift", "rope"): 2,
+        ("plot", "rope", "--check"): 2,
     }
     for arguments, code in runs.items():
         done = command(python.parent / "posexport", *arguments, cwd=tmp_path)

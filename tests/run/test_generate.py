@@ -24,7 +24,7 @@ from posexport.run.bundle.read import read
 from posexport.run.bundle.write import seal
 from posexport.run.cache import Cache, decoder_interface
 from posexport.run.chain import Chain
-from posexport.run.completion import SequentialStreamer
+from posexport.run.generate.command import SequentialStreamer
 from posexport.run.on_device import LastToken
 from posexport.run.ort_values import run_bound
 from posexport.run.session import Session

@@ -17,11 +17,11 @@ from posexport.errors import PosexportError
 from posexport.run.bundle.read import read
 from posexport.run.bundle.write import seal
 from posexport.run.cache import Cache
-from posexport.run.generation_config import GenerationConfig
-from posexport.run.generation_file import Stated, read_stated, remarks
+from posexport.run.generate.config import GenerationConfig
+from posexport.run.generate.file import Stated, read_stated, remarks
+from posexport.run.generate.resolve_options import resolve
 from posexport.run.logits.processor import NONE, TokenRows
 from posexport.run.on_device import GatherRows
-from posexport.run.resolve_options import resolve
 from posexport.run.session import Session
 from posexport.run.whisper import WhisperTokens, begin, language_token, segments, with_room
 from tests.tolerances import agree

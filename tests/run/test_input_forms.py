@@ -13,7 +13,7 @@ from posexport.base.tasks.registry import TASKS, pipelines_of
 from posexport.errors import PosexportError
 from posexport.run.audio.sounds import as_list
 from posexport.run.call_forms import as_pairs
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
 from posexport.run.images.pictures import read_pictures
 from posexport.run.load import load
 from posexport.run.pages import as_pictures

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posexport.errors import PosexportError
-from posexport.run.generation import Chooser, Pieces, StopTexts, pick
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
+from posexport.run.generate.result import Chooser, Pieces, StopTexts, pick
 from posexport.run.logits.processor import Setting, TokenRows, softmax
 from posexport.run.logits.registry import process, processors
 from tests.tolerances import agree_each
@@ -111,7 +111,7 @@ def test_a_chooser_is_its_seed_and_turn() -> None:
     logits = np.zeros(50, np.float32)
 
     def drawn(seed: int, turn: int) -> list[int]:
-        choose = Chooser(samples=True, seed=seed, turn=turn)
+        choose = Chooser(samples=True, seed=seed, repeat=turn)
         return [choose(logits) for _ in range(10)]
 
     assert drawn(3, 0) == drawn(3, 0)

@@ -1,4 +1,4 @@
-"""posexport check-shift: every encoding keeps what it claims, and one that does not is found out."""
+"""posexport plot --check: every encoding keeps what it claims, and one that does not is found out."""
 
 import json
 
@@ -164,13 +164,13 @@ class _Mirrored(Rope):
 )
 def test_a_claim_that_fails_is_named_and_exits_1(broken: type[Encoding], claims, monkeypatch):
     monkeypatch.setitem(ENCODINGS, "broken", Entry("broken", broken, {}, [{}], "Broken.", "none"))
-    done = CliRunner().invoke(group, ["check-shift", "broken", "--json"])
+    done = CliRunner().invoke(group, ["plot", "--check", "broken", "--json"])
     assert done.exit_code == 1, done.output
     report = json.loads(done.stdout)
     assert report["verdict"].startswith("failed: ")
     assert {check["claim"] for check in report["checks"] if check["passed"] is False} == claims
     assert all(check["applies"] == (check["passed"] is not None) for check in report["checks"])
-    done = CliRunner().invoke(group, ["check-shift", "broken"])
+    done = CliRunner().invoke(group, ["plot", "--check", "broken"])
     assert done.exit_code == 1
     assert done.stdout.count("FAIL") == len(claims)
 
@@ -185,13 +185,13 @@ def test_a_figure_that_is_no_number_is_no_proof(monkeypatch):
 
 
 def test_commands_print_figures_and_reasons():
-    done = CliRunner().invoke(group, ["check-shift", "sinusoidal", "--set", "hidden=512"])
+    done = CliRunner().invoke(group, ["plot", "--check", "sinusoidal", "--set", "hidden=512"])
     assert done.exit_code == 0
     assert "256 rotations" in done.stdout
     assert "does not apply: it does not rotate" in done.stdout
-    done = CliRunner().invoke(group, ["check-shift", "alibi", "--set", "variant=bloom"])
+    done = CliRunner().invoke(group, ["plot", "--check", "alibi", "--set", "variant=bloom"])
     assert "one number for each query" in done.stdout
-    done = CliRunner().invoke(group, ["check-shift", "alibi"])
+    done = CliRunner().invoke(group, ["plot", "--check", "alibi"])
     assert "one number for each query" not in done.stdout
 
 

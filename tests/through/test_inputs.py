@@ -13,7 +13,6 @@ from torch import nn
 from posexport.base.example_inputs import example_input
 from posexport.base.spec import BATCH, SEQUENCE, InputSpec, LengthContract, Limits
 from posexport.base.tasks.registry import TASKS
-from posexport.base.tasks.zero_shot_object_detection import TASK
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
@@ -184,7 +183,7 @@ class Compared(nn.Module):
     ],
 )
 def test_how_texts_belong_to_images(texts: str, kind: str, images: str) -> None:
-    module = module_for_task("x", Compared(texts), TASK, with_positions=False)
+    module = module_for_task("x", Compared(texts), TASKS["zero-shot-object-detection"], with_positions=False)
     assert type(module).__name__ == kind
     assert module.inputs[-1].axes[0] == images
     if isinstance(module, TextsOfImages):

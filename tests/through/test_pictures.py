@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from posexport.base.spec import BATCH, HEIGHT, WIDTH, InputSpec, Limits
-from posexport.base.tasks.depth_estimation import TASK as DEPTH
+from posexport.base.tasks.registry import TASKS
 from posexport.errors import PosexportError
 from posexport.proof.grid.inputs import draw
 from posexport.proof.grid.point import GridPoint
@@ -64,20 +64,25 @@ def test_a_model_that_reads_larger_images_as_they_are() -> None:
 
 def test_a_mask_is_an_input_where_it_changes_an_output() -> None:
     for reads in (True, False):
-        module = picture_module("config.json", Model(reads=reads), DEPTH)
+        module = picture_module("config.json", Model(reads=reads), TASKS["depth-estimation"])
         assert (PIXEL_MASK in [spec.name for spec in module.inputs]) is reads
 
 
 def test_a_small_image_then_one_of_the_trained_size() -> None:
-    assert picture_module("x", Model(patch_size=14), DEPTH).inputs[0].axes == [BATCH, 3, 112, 168]
-    assert picture_module("x", Model(least=200, image_size=224), DEPTH).inputs[0].axes == [BATCH, 3, 224, 224]
-    assert picture_module("x", Model(least=200), DEPTH).inputs[0].axes == [BATCH, 3, 256, 384]
+    assert picture_module("x", Model(patch_size=14), TASKS["depth-estimation"]).inputs[0].axes == [BATCH, 3, 112, 168]
+    assert picture_module("x", Model(least=200, image_size=224), TASKS["depth-estimation"]).inputs[0].axes == [
+        BATCH,
+        3,
+        224,
+        224,
+    ]
+    assert picture_module("x", Model(least=200), TASKS["depth-estimation"]).inputs[0].axes == [BATCH, 3, 256, 384]
     with pytest.raises(PosexportError, match=r"x: Model cannot be called with an image of 64x96 alone.*too small"):
-        picture_module("x", Model(least=600), DEPTH)
+        picture_module("x", Model(least=600), TASKS["depth-estimation"])
 
 
 def test_a_size_that_is_not_accepted_is_not_proven() -> None:
-    module = picture_module("x", Model(image_size=65), DEPTH)
+    module = picture_module("x", Model(image_size=65), TASKS["depth-estimation"])
     sizes = [{HEIGHT: 8, WIDTH: 16}]
     limits = module.limits(Limits(proof_sizes=sizes, size_steps={HEIGHT: 8, WIDTH: 8}, max_sizes={WIDTH: 210}))
     assert limits.proof_sizes == [*sizes, {HEIGHT: 136, WIDTH: 200}, {HEIGHT: 72, WIDTH: 72}]

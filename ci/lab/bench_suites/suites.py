@@ -289,7 +289,7 @@ def lowerings(target: str = "cpu") -> list[Case]:
         options = (*candidates.settings(FEW_LAYERS), "--target", target, "--lowering")
         taking_part = [
             candidates.convert(source, *options, name, vocab=30522, name=f"{source} {name}")
-            for name in ("auto", "formula", "chunked", "blockwise", "attention", "multi-head")
+            for name in ("auto", "formula", "blockwise", "attention", "multi-head")
         ]
         points = [Point(new=length) for length in (32, *LENGTHS, 4096)]
         same = [replace(candidate, weights=source) for candidate in taking_part]

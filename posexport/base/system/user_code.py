@@ -79,7 +79,7 @@ def package_called(err: BaseException) -> str:
 
 
 def cite(filename: str, number: int) -> str:
-    """A line as a person would cite it: ``model.py line 12: `x + bias```, ``timm/layers/mlp.py line 9: ...``."""
+    """A line as a person would cite it: ``model.py line 12: `x + bias```, ``package/mlp.py line 9: ...``."""
     text = linecache.getline(filename, number).strip()
     name = _package(Path(filename).resolve()) or Path(filename).name
     return f"{name} line {number}" + (f": `{text}`" if text else "")

@@ -1,1 +1,1 @@
-"""Tasks of models, one file each, listed in `posexport.base.tasks.registry`. Imports nothing heavy."""
+"""Tasks of models. Imports nothing heavy."""

@@ -1,54 +1,15 @@
-"""All tasks, one line each, and where the names of tasks, classes and pipelines lead."""
+"""All tasks by name, and where the names of tasks, classes and pipelines lead."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from posexport.base.options.check import closest
 from posexport.base.registry import Registry
+from posexport.base.tasks.table import TABLE
 from posexport.base.tasks.task import PipelineTask, Task
 
-#: of a class in ``architectures`` the first one with a matching suffix, and the keys that it needs, is chosen
-_NAMES = (
-    "fill-mask",
-    "text-generation",
-    # before text2text-generation: classes with the same suffixes
-    "image-to-text",
-    "image-text-to-text",
-    "audio-text-to-text",
-    "automatic-speech-recognition",
-    "text2text-generation",
-    "sequence-classification",
-    "text-ranking",
-    "token-classification",
-    "question-answering",
-    "image-classification",
-    # before object-detection: classes with the same suffixes
-    "zero-shot-object-detection",
-    "object-detection",
-    "zero-shot-image-segmentation",
-    "image-segmentation",
-    "depth-estimation",
-    "keypoint-detection",
-    "ctc",
-    "audio-classification",
-    # before features: the shortest suffixes
-    "mask-generation",
-    "zero-shot-image-classification",
-    "zero-shot-audio-classification",
-    "zero-shot-token-classification",
-    "zero-shot-classification",
-    "reinforcement-learning",
-    "features",
-    "sentence-embedding",
-    "token-embedding",
-    "visual-document-retrieval",
-    "time-series-forecasting",
-    "tensors",
-)
-#: by name, each in a module of this package that is called as it is
-TASKS: Registry[Task] = Registry(
-    "tasks", Task, {name: f"{__package__}.{name.replace('-', '_')}:TASK" for name in _NAMES}
-)
+TASKS: Registry[Task] = Registry("tasks", Task)
+TASKS.update((task.name, task) for task in TABLE)
 
 
 def through_transformers() -> Iterator[Task]:

@@ -31,6 +31,7 @@ from posexport.graph.precision.calibration import Calibration
 from posexport.graph.precision.selection import PrecisionResult
 from posexport.graph.provenance import strip_provenance
 from posexport.graph.queries import weight_bytes
+from posexport.models.forward_decoder import ForwardDecoder
 from posexport.proof.reduced.reduction import Reduction
 from posexport.sources.source import Source
 
@@ -138,9 +139,10 @@ def _lowered(source: Source, recipe: Recipe, few: Reduction | None, layout: Layo
     )
     # what was traced, until it has the inputs of the source
     known = context.of_source(traced, target, recipe.lowering)
-    cache = None if traced is source else InsertedCache(recipe.cache == "static", recipe.rotation == "at-read")
+    inserts_cache = isinstance(source.module, ForwardDecoder)
+    cache = InsertedCache(recipe.cache == "static", recipe.rotation == "at-read") if inserts_cache else None
     passes = pipeline.run(model, replace(known, cache=cache), pipeline.OF_TRACE)
-    if traced is not source:
+    if inserts_cache:
         defaults.add(model, source.inputs)
         known = context.of_source(source, target, recipe.lowering)
     # the graph that ships

@@ -10,7 +10,6 @@ from posexport.base.options.check import did_you_mean
 from posexport.base.registry import Registry
 from posexport.base.targets.target import Target
 from posexport.errors import PosexportError
-from posexport.graph.lowering.chunked import Chunked
 from posexport.graph.lowering.filled_slots import FilledSlots
 from posexport.graph.lowering.formula import Formula
 from posexport.graph.lowering.group_query import GroupQuery
@@ -81,7 +80,7 @@ KEPT_KEYS = KeptKeys()
 ATTENTION = Family(
     "attention",
     AttentionSpec.of,
-    (GROUP_QUERY, FILLED_SLOTS, KEPT_KEYS, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
+    (GROUP_QUERY, FILLED_SLOTS, KEPT_KEYS, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula()),
 )
 
 

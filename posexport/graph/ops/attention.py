@@ -51,7 +51,6 @@ class _Scored(NodeSpec):
 
     @property
     def score_operator(self) -> Operator | None:
-        """The operator of the added scores."""
         return None if self.scores is None else OPERATORS[self.scores]
 
     @property

@@ -9,7 +9,11 @@ slope of 1/2, those 2,000 tokens away.
 
 from typing import Any
 
+import numpy as np
+
 DROPS = -1000.0
+#: what passes write for a masked key, as `posexport.nn.attention.dropped_score` has it
+LOWEST = float(np.finfo(np.float32).min) / 2
 #: what passes write for a distance that is dropped: float16 has it, and it is no length
 DROPPED_DISTANCE = -float(2**15)
 

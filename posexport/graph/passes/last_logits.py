@@ -8,6 +8,7 @@ that transformers.js and other exporters have for it, and a default, so that cli
 import numpy as np
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.base.spec import LOGITS, NUM_LOGITS, is_cache_output
 from posexport.graph.builder import Builder
 from posexport.graph.passes.graph_pass import Context, GraphPass, PassResult
@@ -45,16 +46,16 @@ class LastLogits(GraphPass):
         """Apply the pass; the result counts projections that compute selected tokens only."""
         logits = model.graph.outputs[list(context.output_names).index(LOGITS)]
         path = _path(logits)
-        if isinstance(path, str):
-            return PassResult(rejected=(path,))
+        if isinstance(path, Refusal):
+            return PassResult(rejected=(path.reason,))
         _select(path, _added_input(model.graph, required=NUM_LOGITS in context.fed))
         return PassResult(1)
 
 
-def _path(logits: ir.Value) -> list[ir.Node] | str:
+def _path(logits: ir.Value) -> list[ir.Node] | Refusal:
     """The nodes from the first projection that can compute fewer tokens to ``logits``, or why there is none."""
     if token_axes(logits) is None:
-        return "its logits have no axis of tokens"
+        return Refusal("its logits have no axis of tokens")
     nodes: list[ir.Node] = []
     value, length = logits, 0
     while (node := value.producer()) is not None:
@@ -72,7 +73,7 @@ def _path(logits: ir.Value) -> list[ir.Node] | str:
         value = operands[0]
     else:
         reason = "its logits are not computed from tokens by a projection"
-    return nodes[length - 1 :: -1] if length else reason
+    return nodes[length - 1 :: -1] if length else Refusal(reason)
 
 
 def _added_input(graph: ir.Graph, *, required: bool) -> ir.Value:

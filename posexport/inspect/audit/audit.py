@@ -13,7 +13,7 @@ from posexport.inspect.audit.calls.ports import UnknownError
 from posexport.inspect.audit.calls.process import EndedError
 from posexport.inspect.audit.finding import SEVERITIES, Finding, Findings, Recognised
 from posexport.inspect.audit.ledger.books import Books
-from posexport.inspect.audit.ledger.proof import proof
+from posexport.inspect.audit.ledger.proof import prove
 from posexport.inspect.audit.registry import RULES
 from posexport.inspect.audit.rule import Place, Rule, name_of
 from posexport.inspect.audit.settings import check_codes
@@ -46,7 +46,7 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
         subject = Subject(file, provider=options.providers[0])
         name = _name(file, path)
         if books is not None:
-            lines, reason = _compare(subject, books, prove=PROOF in [rule.code for rule in rules])
+            lines, reason = _compare(subject, books, by_proof=PROOF in [rule.code for rule in rules])
             known += [Recognised(file=name, kind=kind, what=what) for kind, what in lines]
             skipped |= {PROOF: reason} if reason else {}
         findings += _of_rules(rules, subject, name, options, skipped)
@@ -94,15 +94,15 @@ def _of_rules(
     return findings
 
 
-def _compare(subject: Subject, books: Books, *, prove: bool) -> tuple[list[tuple[str, str]], str]:
+def _compare(subject: Subject, books: Books, *, by_proof: bool) -> tuple[list[tuple[str, str]], str]:
     """Make the subject's ledger and proof: a line on each, and the reason if there is no proof."""
     subject.ledger = books.of(subject.path)
     if subject.ledger is None:
         return [], ""
     lines = [("checkpoint", subject.ledger.summary())]
-    if not prove:
+    if not by_proof:
         return lines, ""
-    subject.proof = proof(subject.path, books.checkpoint)
+    subject.proof = prove(subject.path, books.checkpoint)
     if subject.proof.passed:
         lines.append(("proof", subject.proof.text))
     return lines, subject.proof.text if subject.proof.passed is None else ""
@@ -123,7 +123,6 @@ def _name(file: Path, path: Path) -> str:
 
 
 def _files(path: Path) -> list[Path]:
-    """The graphs in ``path``."""
     if path.is_file():
         return [path]
     if not path.exists():

@@ -71,7 +71,6 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.findings)
 
     def __bool__(self) -> bool:
-        """Whether there is a finding."""
         return bool(self.findings)
 
     def at_least(self, severity: Severity) -> "Sequence[Finding]":

@@ -87,18 +87,8 @@ def fix(
             "onnx.version_converter first"
         )
     original = Original(path, subject)
-    repaired: dict[tuple[str, str], None] = {}
     changed: list[ir.Value] = []
-    left: list[tuple[str, str, str]] = []
-    # sizes behind a repaired node are known only after it
-    numbers: set[int] = set()
-    for _ in range(_ROUNDS):
-        numbers |= _numbers(subject)
-        done, left = _round(subject, codes, changed)
-        repaired |= dict.fromkeys(done)
-        if not done:
-            break
-        subject.refresh()
+    repaired, left, numbers = _rounds(subject, codes, changed)
     if not repaired:
         reasons = "; ".join(dict.fromkeys(reason for _, _, reason in left))
         raise PosexportError(
@@ -121,6 +111,24 @@ def fix(
         functions=original.functions,
         proof=tuple(proof),
     )
+
+
+def _rounds(
+    subject: Subject, codes: Sequence[str], changed: list[ir.Value]
+) -> tuple[dict[tuple[str, str], None], list[tuple[str, str, str]], set[int]]:
+    """What was repaired, what was left with the reasons, and numbers that may be sizes; adds to ``changed``."""
+    repaired: dict[tuple[str, str], None] = {}
+    left: list[tuple[str, str, str]] = []
+    # sizes behind a repaired node are known only after it
+    numbers: set[int] = set()
+    for _ in range(_ROUNDS):
+        numbers |= _numbers(subject)
+        done, left = _round(subject, codes, changed)
+        repaired |= dict.fromkeys(done)
+        if not done:
+            break
+        subject.refresh()
+    return repaired, left, numbers
 
 
 def _write(

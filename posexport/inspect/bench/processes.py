@@ -99,7 +99,6 @@ class _Child:
         return peak
 
     def kill(self) -> None:
-        """End it, if it has not ended."""
         if self._child.returncode is None:
             self._child.kill()
             _wait(self._child)

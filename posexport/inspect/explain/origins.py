@@ -57,7 +57,6 @@ def positional(graph: ir.Graph, roles: Mapping[str, str]) -> set[ir.Node]:
 
 
 def _read(node: ir.Node) -> set[ir.Value]:
-    """All that a node and its bodies read."""
     inner = [inner_node for body in bodies(node).values() for inner_node in body.all_nodes()]
     return {value for inner_node in (node, *inner) for value in inner_node.inputs if value is not None}
 

@@ -79,7 +79,7 @@ def optimize(path: Path, output: Path, options: OptimizeOptions) -> Optimized:
             original.inputs = replace(original.inputs, longest=MOST)
             lowered = _lowered(path, original, options)
             try:
-                proof = _proven(lowered, original, folder / output.name, options)
+                proof = _prove(lowered, original, folder / output.name, options)
                 times = tuple(measured(original, folder / output.name)) if options.bench else ()
                 for file in sorted(folder.iterdir()):
                     file.replace(output.parent / file.name)
@@ -135,7 +135,7 @@ def _lowered(path: Path, original: Calls, options: OptimizeOptions) -> _Lowered:
     return _Lowered(model, target, inputs, passes, left_out, lowerings)
 
 
-def _proven(lowered: _Lowered, original: Calls, output: Path, options: OptimizeOptions) -> tuple[str, ...]:
+def _prove(lowered: _Lowered, original: Calls, output: Path, options: OptimizeOptions) -> tuple[str, ...]:
     """Write the file and compare it with the original one; returns sentences on the calls.
 
     Raises:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posexport.base.options.run import RunOptions
 from posexport.errors import PosexportError
 from posexport.run.answer import SHOWN, Answer
 from posexport.run.bundle.manifest import Manifest
@@ -64,7 +65,7 @@ def answers(directory: Path, manifest: Manifest, texts: Sequence[str] = ()) -> T
         inputs = [text.format(mask=_mask(directory, manifest)) for text in inputs]
     options: dict[str, Any] = {"max_new_tokens": _TOKENS} if "generation" in task else {}
     context = _CONTEXT if task == "question-answering" else None
-    done = answer(directory, texts=inputs, context=context, options=options)
+    done = answer(directory, RunOptions(texts=inputs, context=context, options=options))
     if isinstance(done, Answers):
         shown = [
             Shown(text, [_printable(line) for line in lines(one)[:_LINES]])

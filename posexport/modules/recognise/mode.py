@@ -4,9 +4,8 @@ PyTorch's layers call these functions where their fast path is off (`posexport.s
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from posexport.modules.recognise import attention
 from posexport.modules.recognise.attention import Projected, as_product, multi_head_refusal, of_one_dtype
 from posexport.modules.recognise.linear_einsum import as_linear
+from posexport.nn.calling import carried, carrying
 from posexport.sources.torch_fixes import (
     adaptive_pool,
     arange,
@@ -130,24 +130,16 @@ def _mended(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
     return None
 
 
-_CHOSEN: ContextVar[Recognised | None] = ContextVar("posexport_recognised", default=None)
-
-
-@contextmanager
-def chosen(mode: Recognised) -> Iterator[None]:
+def chosen(mode: Recognised) -> AbstractContextManager[Recognised]:
     """Inside the block users' modules are called in ``mode``, in a trace and otherwise."""
-    token = _CHOSEN.set(mode)
-    try:
-        yield
-    finally:
-        _CHOSEN.reset(token)
+    return carrying(mode, Recognised)
 
 
 def traced() -> Recognised:
     """The mode of a user's module that is traced."""
-    return _CHOSEN.get() or Recognised()
+    return carried(Recognised) or Recognised()
 
 
 def called() -> AbstractContextManager[object]:
     """The mode of a user's module that is called by PyTorch: none, unless one was `chosen`."""
-    return _CHOSEN.get() or nullcontext()
+    return carried(Recognised) or nullcontext()

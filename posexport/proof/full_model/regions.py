@@ -101,7 +101,6 @@ def _ordered(
     known: Mapping[str, set[tuple[str, int]]],
     stacks: Stacks,
 ) -> list[str]:
-    """Stacks in the order in which they run."""
     above: dict[str, set[str]] = {}
     before: dict[str, set[str]] = {stack: set() for stack in stacks}
     for node, names in zip(nodes, reads, strict=True):

@@ -2,7 +2,7 @@
 
 Two right programs may part where two tokens are almost equally likely: free tokens are compared up to the first step
 at which the two best logits lie nearer to each other than `MARGIN` times the error. Rows of different lengths are
-padded on the left, as by `posexport.run.generate`, which also chooses the free tokens.
+padded on the left, as by `posexport.run.generate.loop`, which also chooses the free tokens.
 
 Shape letters: B batch, T tokens, K steps, V vocabulary.
 """
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.base.example_inputs import random_ids
+from posexport.base.refusal import Refusal
 from posexport.base.spec import BATCH, CAPACITY, LOGITS, PAST, InputSpec, LengthContract, Limits, compared_outputs
 from posexport.proof.criterion import Array, measure
 from posexport.proof.grid.inputs import Feeds, draw
@@ -28,9 +29,9 @@ from posexport.proof.report.report import Report
 from posexport.proof.subjects.runner import RunError, Runner
 from posexport.run.cache import Cache, DecoderInterface, Ids, left_padded, of_text
 from posexport.run.cache import decoder_interface as ports_of
-from posexport.run.generate import drain, generate
-from posexport.run.generation import GenerationRules
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
+from posexport.run.generate.loop import Model, drain, generate
+from posexport.run.generate.result import GenerationRules
 
 if TYPE_CHECKING:
     from posexport.proof.references.definition import DefinitionReference
@@ -238,7 +239,7 @@ def free_tokens(
     limits: LengthContract,
     provider: str,
     fixed: Feeds | None = None,
-) -> list[list[int]] | str:
+) -> list[list[int]] | Refusal:
     """The tokens that ``posexport generate`` chooses, in the same calls; or why it fails."""
 
     def cache(rows: int, room: int) -> Cache:
@@ -246,12 +247,14 @@ def free_tokens(
 
     try:
         generation = drain(
-            generate(cache, decoder, limits, prompts, GenerationRules(config=GenerationConfig(max_new_tokens=steps)))
+            generate(
+                cache, Model(decoder, limits), prompts, GenerationRules(config=GenerationConfig(max_new_tokens=steps))
+            )
         )
     except MemoryError:
         raise
     except Exception as err:  # noqa: BLE001 (onnxruntime's exceptions share no base class)
-        return f"generating failed: {' '.join(str(err).split())}"
+        return Refusal(f"generating failed: {' '.join(str(err).split())}")
     return [completion.tokens for completion in generation.completions]
 
 
@@ -265,11 +268,11 @@ def gaps(logits_BKV: Array) -> Array:
 
 
 def compare(
-    free: Sequence[Sequence[int]] | str, wanted_BK: NDArray[np.int64], gap_BK: Array, least: float
+    free: Sequence[Sequence[int]] | Refusal, wanted_BK: NDArray[np.int64], gap_BK: Array, least: float
 ) -> tuple[Verdict, str]:
     """Whether tokens agree in every row up to its first step with a gap below ``least``, and how many do."""
-    if isinstance(free, str):
-        return "fail", free
+    if isinstance(free, Refusal):
+        return "fail", free.reason
     agreed = 0
     for row, (got, expected, gap) in enumerate(zip(free, wanted_BK.tolist(), gap_BK.tolist(), strict=True)):
         for step, (token, distance) in enumerate(zip(expected, gap, strict=True)):

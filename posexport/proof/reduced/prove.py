@@ -14,7 +14,7 @@ import msgspec
 
 from posexport.base.targets.precisions import PRECISIONS
 from posexport.proof.agreement.on_grid import CostOnGrid
-from posexport.proof.choose import ProofOptions, about, chosen, prove_model
+from posexport.proof.choose import ProofOptions, about, proof_of, prove_model
 from posexport.proof.engine import prove
 from posexport.proof.full_model.check import Layers, check
 from posexport.proof.full_model.records import StructureError
@@ -100,7 +100,7 @@ def _compare_files(reduction: Reduction, directory: Path, folder: Path, options:
 def _calls(source: Source, directory: Path, options: ProofOptions) -> Report:
     """The report on a few calls of the full model."""
     chosen_points = replace(options, some=lambda points: few(points, weights_of(source)))
-    with chosen(source, model_of(directory, source.parts), chosen_points) as proof:
+    with proof_of(source, model_of(directory, source.parts), chosen_points) as proof:
         checks = list(proof.checks)
         if isinstance(proof.reference, DefinitionReference) and isinstance(proof.subject, Runner):
             checks.append(Invariants(proof.reference, of_texts_alone=True))

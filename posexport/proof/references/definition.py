@@ -231,7 +231,6 @@ class DefinitionReference:
         self._copy()
 
     def _fingerprint(self, point: GridPoint) -> str:
-        """The outputs of the definition at a point."""
         feeds = inputs_of(point, self.source, self.whole_baseline)
         return fingerprint([*self.whole_truth(feeds), *self.whole_baseline(feeds)])
 

@@ -54,7 +54,6 @@ def table(proof: Record, width: int = _BORDERS) -> "Table":
 
 
 def _size_heading(points: Sequence[Point]) -> str:
-    """Returns the heading of the column of sizes."""
     if any(point.image for point in points):
         return "image"
     return "size" if any(point.length_estimated for point in points) else "length"

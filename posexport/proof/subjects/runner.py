@@ -291,7 +291,7 @@ class Runner:
     def cache(
         self, of: DecoderInterface, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str
     ) -> Cache:
-        """An empty cache of the model, as `posexport.run.generate` asks for it, in the types that it declares."""
+        """An empty cache of the model, as `posexport.run.generate.loop` asks for it, in the types that it declares."""
         past = [msgspec.structs.replace(spec, dtype=BY_ORT_TYPE[self.types[spec.name]].name) for spec in of.past]
         return Cache(self.chain, replace(of, past=past), rows=rows, room=room, fixed=fixed, provider=provider)
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posexport.base.spec import OPEN_CLIP_CONFIG
 from posexport.errors import PosexportError
 from posexport.run.images import open_clip, timm
 from posexport.run.images.processor import ImageProcessor
@@ -13,7 +12,7 @@ from posexport.run.images.registry import BY_MODEL_TYPE, PROCESSORS
 
 PROCESSOR, PREPROCESSOR, CONFIG = "processor_config.json", "preprocessor_config.json", "config.json"
 #: files with the settings of an image processor, and the one with the model type
-FILES = (PROCESSOR, PREPROCESSOR, CONFIG, OPEN_CLIP_CONFIG)
+FILES = (PROCESSOR, PREPROCESSOR, CONFIG, open_clip.FILE)
 _TYPE, _OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 #: settings that no feature extractor of sound has
 _OF_PICTURES = {"do_resize", "do_rescale", "do_center_crop", "do_convert_rgb", "size", "image_mean", "image_std"}
@@ -113,8 +112,8 @@ def _short(value: Any) -> str:
 
 def _settings(contents: Mapping[str, bytes], folder: str) -> tuple[str, dict[str, Any]] | None:
     """The file that describes the image processor, and its content; processor_config.json has priority."""
-    if content := _object(contents, OPEN_CLIP_CONFIG, folder):  # in bundles of open_clip's own folders alone
-        return OPEN_CLIP_CONFIG, open_clip.settings_of(content, str(Path(folder, OPEN_CLIP_CONFIG)))
+    if content := _object(contents, open_clip.FILE, folder):  # in bundles of open_clip's own folders alone
+        return open_clip.FILE, open_clip.settings_of(content, str(Path(folder, open_clip.FILE)))
     nested = _object(contents, PROCESSOR, folder).get("image_processor")
     if isinstance(nested, dict):
         return PROCESSOR, nested

@@ -7,6 +7,8 @@ from posexport.errors import PosexportError
 from posexport.run.images import processor
 from posexport.run.images.timm import TimmWrapperImageProcessor
 
+#: the configuration, which names an architecture of the library
+FILE = "open_clip_config.json"
 #: open_clip's names of filters; it takes the third for bicubic where nothing is drawn
 _FILTERS = {"bilinear": processor.BILINEAR, "bicubic": processor.BICUBIC, "random": processor.BICUBIC}
 #: pixels along an edge where the configuration says none

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posexport.run.generation_config import GenerationConfig, token_ids
+from posexport.run.generate.config import GenerationConfig, token_ids
 from posexport.run.logits.processor import Processor, Scores, Setting, TokenRows, only, without
 
 

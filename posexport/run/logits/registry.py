@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
 from posexport.run.logits import forced, repetition, tokens, warpers, whisper_timestamps
 from posexport.run.logits.processor import Processor, Scores, Setting, TokenRows
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
 from posexport.run.logits.processor import Processor, Scores, Setting, TokenRows, without
 
 

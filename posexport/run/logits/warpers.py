@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posexport.run.generation_config import TOP_K, GenerationConfig
+from posexport.run.generate.config import TOP_K, GenerationConfig
 from posexport.run.logits.processor import Processor, Scores, Setting, TokenRows, log_softmax, softmax, truncate
 
 

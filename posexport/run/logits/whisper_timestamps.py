@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
 from posexport.run.logits.processor import Processor, Scores, Setting, Timestamps, TokenRows, log_softmax
 
 

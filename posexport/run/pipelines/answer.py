@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from posexport.base.options.run import RunOptions
 from posexport.errors import PosexportError
 from posexport.run import answer as tensors
 from posexport.run.arrays import read_texts
+from posexport.run.batches import Progress
 from posexport.run.bundle.manifest import Manifest
 from posexport.run.bundle.read import read
 from posexport.run.pipelines.open import pipeline
@@ -84,68 +86,49 @@ def _span(timestamp: Any) -> str:
     return f"[{'' if start is None else f'{start:.2f}'} - {'' if end is None else f'{end:.2f}'}]"
 
 
-def answer(
-    directory: Path,
-    *,
-    task: str | None = None,
-    context: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    as_tensors: bool = False,
-    **choices: Any,
-) -> "Answers | tensors.Answer":
+def answer(directory: Path, options: RunOptions, progress: Progress | None = None) -> "Answers | tensors.Answer":
     """Runs the bundle's pipeline; without a pipeline, or with options for tensors, returns the model's outputs.
 
-    Args:
-        directory: a bundle.
-        task: transformers' name; None: the bundle's first.
-        context: what the texts are questions about, or the second text of each pair.
-        options: of the task, by transformers' names.
-        as_tensors: tensors also where the bundle has a task.
-        choices: the arguments of `posexport.run.answer.answer`; ``texts`` with ``images`` are labels.
-
-    Raises:
-        PosexportError: inputs that exclude each other, or that the bundle does not take.
+    Texts with pictures are labels. Raises PosexportError for inputs that exclude each other, or that the bundle does
+    not take.
     """
-    if task is not None:
-        check_task(task)
-    manifest = read(directory, choices.get("precision"))
-    _check_kind(manifest, choices)
-    about_task = task is not None or context is not None or bool(options)
-    tensors_only = as_tensors or _about_tensors(choices)
-    if about_task and tensors_only:
+    if options.task is not None:
+        check_task(options.task)
+    manifest = read(directory, options.precision)
+    _check_kind(manifest, options)
+    about_task = options.task is not None or options.context is not None or bool(options.options)
+    if about_task and options.about_tensors:
         raise PosexportError(
             "--task, --context and --option are about the answer of a task; leave them out, or leave out the options "
             "for tensors (--tensors, --only, -o, --inputs, --query and those for vectors)"
         )
     there = tasks_of(manifest)
-    if tensors_only or (not about_task and (not there or there[0].name in _TENSORS)):
-        return tensors.answer(directory, **choices)
-    return _answers(directory, task, context, dict(options or {}), choices)
+    if options.about_tensors or (not about_task and (not there or there[0].name in _TENSORS)):
+        return tensors.answer(directory, options, progress)
+    return _answers(directory, options)
 
 
-def _answers(
-    directory: Path, task: str | None, context: str | None, options: dict[str, Any], choices: Mapping[str, Any]
-) -> Answers:
-    file = choices.get("texts_file")
-    texts = [*choices.get("texts", ()), *(read_texts(file) if file is not None else ())]
-    files = [*map(str, choices.get("images", ())), *map(str, choices.get("audio", ()))]
-    pipe = pipeline(directory, task, **{name: choices[name] for name in _LOADING if choices.get(name) is not None})
-    if choices.get("truncate"):
-        options |= pipe.truncating()
-    if choices.get("top_k") is not None:
-        options["top_k"] = choices["top_k"]
+def _answers(directory: Path, options: RunOptions) -> Answers:
+    texts = [*options.texts, *(read_texts(Path(options.texts_file)) if options.texts_file is not None else ())]
+    files = [*map(str, options.images), *map(str, options.audio)]
+    pipe = pipeline(directory, options.task, **options.opening)
+    given, context = dict(options.options), options.context
+    if options.truncate:
+        given |= pipe.truncating()
+    if options.top_k is not None:
+        given["top_k"] = options.top_k
     if context is not None and (files or pipe.task not in _WITH_CONTEXT):
         raise PosexportError(f"--context is for {' and '.join(_WITH_CONTEXT)}, and this is {pipe.task}; leave it out")
     if pipe.task == "image-text-to-text":
-        return Answers(directory, pipe.session.providers, pipe.task, texts, _about(pipe, files, texts, options))
+        return Answers(directory, pipe.session.providers, pipe.task, texts, _about(pipe, files, texts, given))
     if files and texts:
-        options["candidate_labels"] = texts
+        given["candidate_labels"] = texts
     shown = files or texts
     if not shown:
         raise PosexportError("give --text, --texts, --image, --audio or --inputs")
     inputs = shown if context is None else [_pair(text, context, pipe.task) for text in shown]
     # for a list of one input, some tasks of transformers return the result without a list
-    answers = [pipe(inputs[0], **options)] if len(inputs) == 1 else pipe(inputs, **options)
+    answers = [pipe(inputs[0], **given)] if len(inputs) == 1 else pipe(inputs, **given)
     return Answers(directory, pipe.session.providers, pipe.task, shown, answers)
 
 
@@ -159,35 +142,15 @@ def _about(pipe: Pipeline, files: Sequence[str], texts: Sequence[str], options: 
     return [pipe.about(files, text, **options) for text in texts]
 
 
-#: arguments of `posexport.run.answer.answer` that say how a bundle is loaded
-_LOADING = ("precision", "provider", "threads", "provider_options")
 #: tasks with a second text (the context of a question, the second of a pair)
 _WITH_CONTEXT = ("question-answering", "text-classification", "sentiment-analysis")
-#: arguments that request tensors or a ranking
-_OF_TENSORS = (
-    "inputs",
-    "query",
-    "only",
-    "output",
-    "prompt_name",
-    "prefix",
-    "truncate_dim",
-    "normalize_embeddings",
-    "output_value",
-    "activation_fn",
-)
 
 
-def _about_tensors(choices: Mapping[str, Any]) -> bool:
-    named = any(choices.get(name) not in (None, False, (), []) for name in _OF_TENSORS)
-    return named or choices.get("embedding_precision", "float32") != "float32"
-
-
-def _check_kind(manifest: Manifest, choices: Mapping[str, Any]) -> None:
+def _check_kind(manifest: Manifest, options: RunOptions) -> None:
     """PosexportError for pictures or sounds that the bundle does not take."""
     kind = kind_of(manifest)
-    for name, option in (("images", "--image"), ("audio", "--audio")):
-        if choices.get(name) and kind != name:
+    for name, given, option in (("images", options.images, "--image"), ("audio", options.audio, "--audio")):
+        if given and kind != name:
             taken = {"text": "texts", "images": "pictures (--image)", "audio": "sound (--audio)"}[kind]
             raise PosexportError(f"this bundle is for {manifest.task} and takes {taken}; leave out {option}")
 

@@ -10,7 +10,7 @@ import msgspec
 from posexport.errors import PosexportError
 from posexport.run.batches import Batches
 from posexport.run.chat import Message
-from posexport.run.generation_config import GenerationConfig
+from posexport.run.generate.config import GenerationConfig
 from posexport.run.pipelines.pipeline import ModelFiles
 from posexport.run.pipelines.text_pipeline import TOKENIZER_OPTIONS, TextPipeline
 

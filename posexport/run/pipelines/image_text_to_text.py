@@ -7,7 +7,7 @@ from typing import Any
 from posexport.errors import PosexportError
 from posexport.run.batches import Batches
 from posexport.run.chat import Chat
-from posexport.run.generation import Completion
+from posexport.run.generate.result import Completion
 from posexport.run.pictures_in_prompts import RenderedChat, pictures_in
 from posexport.run.pipelines.generating import (
     ChatOptions,

@@ -191,7 +191,6 @@ def _of_token(token: Token, labels: Sequence[str]) -> Entity:
 
 
 def _words(tokens: Sequence[Token]) -> list[list[Token]]:
-    """Groups the tokens of each word."""
     words: list[list[Token]] = []
     for token in tokens:
         if words and token.continues_word:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.base.spec import OPEN_CLIP_CONFIG
 from posexport.errors import PosexportError
 from posexport.run.batches import Batches
+from posexport.run.images.open_clip import FILE as OPEN_CLIP_CONFIG
 from posexport.run.pipelines.images import ImagePipeline
 from posexport.run.pipelines.pipeline import sigmoid, softmax
 from posexport.run.pipelines.text_pipeline import TextPipeline

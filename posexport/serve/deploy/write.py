@@ -86,11 +86,6 @@ def deploy(
     _check_output(bundle, output)
     manifest = read(bundle)
     check_provider(manifest, provider)
-    _check_options(engine, provider, provider_options or {})
-    if workers < 1:
-        raise PosexportError(f"--workers must be at least 1, got {workers}")
-    if link and not engine.links:
-        raise PosexportError(f"{engine.name} needs the bundle's files in its own folder; leave --link out")
     deployment = Deployment(
         bundle=bundle,
         manifest=manifest,
@@ -100,8 +95,8 @@ def deploy(
         workers=workers,
         provider_options=provider_options or {},
     )
+    _check(engine, deployment)
     # the folder, moved into place once it is complete
-    engine.check(deployment)
     with staged(output, force=False) as folder:
         check_hashes(bundle, manifest)
         files = _render(engine, deployment, folder)
@@ -116,6 +111,15 @@ def deploy(
         install=deployment.install(engine),
         command=deployment.command(engine),
     )
+
+
+def _check(engine: Engine, deployment: Deployment) -> None:
+    _check_options(engine, deployment.provider, deployment.provider_options)
+    if deployment.workers < 1:
+        raise PosexportError(f"--workers must be at least 1, got {deployment.workers}")
+    if deployment.link and not engine.links:
+        raise PosexportError(f"{engine.name} needs the bundle's files in its own folder; leave --link out")
+    engine.check(deployment)
 
 
 def _check_options(engine: Engine, provider: str, options: Mapping[str, Any]) -> None:

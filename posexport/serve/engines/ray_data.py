@@ -6,7 +6,8 @@ Ray Data sends blocks to workers, and the blocks of a dead worker to another one
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,24 +96,11 @@ def encode(service: Service, texts: list[Any]) -> tuple[list[Any], list[str | No
     return vectors, errors
 
 
-def run(
-    bundle: Path,
-    source: Path,
-    output: Path,
-    *,
-    column: str = "text",
-    workers: int = 2,
-    cpus: float = 1,
-    rows: int = ROWS,
-    provider: str = DEFAULT_PROVIDER,
-    provider_options: Mapping[str, Any] | None = None,
-    batch_tokens: int = BATCH_TOKENS,
-    request_characters: int = REQUEST_CHARACTERS,
-    progress: Callable[[int, int], None] = lambda *_: None,
-) -> Summary:
-    """Encode every text of ``source``, or those that an interrupted job left.
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A batch job.
 
-    Args:
+    Attributes:
         bundle: a text embedder's bundle. All paths are on a file system that all workers share.
         source: a .parquet or .jsonl file, or a folder of them.
         output: a folder: one parquet file for each block, with the input's columns, ``embedding`` and ``error``.
@@ -121,55 +109,77 @@ def run(
         cpus: CPUs, and so threads, of each worker.
         rows: number of rows of a block.
         provider, provider_options, batch_tokens, request_characters: as in `posexport.serve.engines.service.Service`.
-        progress: called with the blocks that are done and all blocks.
+    """
+
+    bundle: Path
+    source: Path
+    output: Path
+    column: str = "text"
+    workers: int = 2
+    cpus: float = 1
+    rows: int = ROWS
+    provider: str = DEFAULT_PROVIDER
+    provider_options: Mapping[str, Any] | None = None
+    batch_tokens: int = BATCH_TOKENS
+    request_characters: int = REQUEST_CHARACTERS
+
+
+def run(job: Job, progress: Callable[[int, int], None] = lambda *_: None) -> Summary:
+    """Encode every text of the job, or those that an interrupted one left.
+
+    ``progress``: called with the blocks that are done and all blocks.
 
     Raises:
         PosexportError: an unusable bundle or input, an output folder of another job, or blocks that failed.
     """
-    for name, value in (("workers", workers), ("rows", rows)):
+    for name, value in (("workers", job.workers), ("rows", job.rows)):
         if value < 1:
             raise PosexportError(f"{name} must be at least 1, got {value}")
     # the bundle suits the job
-    manifest = read_manifest(bundle)
-    check_provider(manifest, provider)
+    manifest = read_manifest(job.bundle)
+    check_provider(manifest, job.provider)
     if not embeds_texts(manifest):
         raise PosexportError(
-            f"{bundle} is for {manifest.task} and makes no vectors of texts; give an embedder's bundle"
+            f"{job.bundle} is for {manifest.task} and makes no vectors of texts; give an embedder's bundle"
         )
     # the blocks that have no output yet
-    blocks = files.plan(source, column, rows)
-    files.begin(output, _record(bundle, blocks, column))
-    todo = files.missing(blocks, output)
+    blocks = files.plan(job.source, job.column, job.rows)
+    files.begin(job.output, _record(job.bundle, blocks, job.column))
+    todo = files.missing(blocks, job.output)
     done = len(blocks) - len(todo)
     progress(done, len(blocks))
-    if todo:
-        # one worker for each session; a block is an item
-        options = {
-            "provider": provider,
-            "provider_options": provider_options,
-            "threads": max(1, int(cpus)),
-            "batch_tokens": batch_tokens,
-            "request_characters": request_characters,
-        }
-        arguments = (str(bundle.absolute()), str(output.absolute()), column, options)
-        dataset = ray.data.from_items([msgspec.to_builtins(block) for block in todo], override_num_blocks=len(todo))
-        encoded = dataset.map(
-            Worker,
-            fn_constructor_args=arguments,
-            compute=ray.data.ActorPoolStrategy(size=min(workers, len(todo))),
-            num_cpus=cpus,
-            num_gpus=0 if provider == DEFAULT_PROVIDER else 1,
-        )
-        try:
-            errors = []
-            for number, row in enumerate(encoded.iter_rows(), 1):
-                progress(done + number, len(blocks))
-                errors += [row[ERROR]] if row[ERROR] else []
-        except ray.exceptions.RayError as err:
-            raise PosexportError(f"{_cause(err)}; what is done is kept, run the same command again") from err
-        if errors:
-            raise PosexportError(f"{errors[0]} ({len(errors)} of {len(blocks)} blocks failed; the others are kept)")
-    return _checked(blocks, output, done)
+    errors = []
+    try:
+        for number, row in enumerate(_encoded(job, todo), 1):
+            progress(done + number, len(blocks))
+            errors += [row[ERROR]] if row[ERROR] else []
+    except ray.exceptions.RayError as err:
+        raise PosexportError(f"{_cause(err)}; what is done is kept, run the same command again") from err
+    if errors:
+        raise PosexportError(f"{errors[0]} ({len(errors)} of {len(blocks)} blocks failed; the others are kept)")
+    return _checked(blocks, job.output, done)
+
+
+def _encoded(job: Job, todo: list[files.Block]) -> Iterator[dict[str, Any]]:
+    """The answers of the workers, one for each session; a block is an item."""
+    if not todo:
+        return
+    options = {
+        "provider": job.provider,
+        "provider_options": job.provider_options,
+        "threads": max(1, int(job.cpus)),
+        "batch_tokens": job.batch_tokens,
+        "request_characters": job.request_characters,
+    }
+    dataset = ray.data.from_items([msgspec.to_builtins(block) for block in todo], override_num_blocks=len(todo))
+    encoded = dataset.map(
+        Worker,
+        fn_constructor_args=(str(job.bundle.absolute()), str(job.output.absolute()), job.column, options),
+        compute=ray.data.ActorPoolStrategy(size=min(job.workers, len(todo))),
+        num_cpus=job.cpus,
+        num_gpus=0 if job.provider == DEFAULT_PROVIDER else 1,
+    )
+    yield from encoded.iter_rows()
 
 
 def _cause(err: Exception) -> str:

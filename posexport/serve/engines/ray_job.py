@@ -18,9 +18,10 @@ def main(bundle: str | Path, **options: Any) -> None:
     @click.option("--column", default=options.pop("column", "text"), show_default=True, help="The column of texts.")
     @click.option("--workers", type=int, default=options.pop("workers", 2), show_default=True, help="Sessions.")
     def command(source: Path, output: Path, column: str, workers: int) -> None:
-        from posexport.serve.engines.ray_data import run
+        from posexport.serve.engines.ray_data import Job, run
 
-        done = run(Path(bundle), source, output, column=column, workers=workers, progress=_tell, **options)
+        job = Job(bundle=Path(bundle), source=source, output=output, column=column, workers=workers, **options)
+        done = run(job, _tell)
         click.echo(
             f"{output}: {done.rows} rows in {done.blocks} files, {done.done_before} of them from before"
             + (f"; {done.failed} rows have no vector, their column 'error' says why" if done.failed else "")

@@ -117,7 +117,7 @@ def test_refusal_of_a_lowering_says_why() -> None:
     assert choice.lowering.name == "formula"
     assert choice.rejected["attention"] == "ai.onnx Attention needs opset 23, the graph has 18"
     assert "--target cpu or cuda" in choice.rejected["multi-head"]
-    with pytest.raises(PosexportError, match="unknown lowering 'fast'; known: auto, attention, blockwise, chunked, c"):
+    with pytest.raises(PosexportError, match="unknown lowering 'fast'; known: auto, attention, blockwise, c"):
         check_name("fast")
 
 

@@ -38,7 +38,7 @@ from tests.traces import Traces
 
 MODELS = [row["name"] for row in catalogue("models")]
 LENGTHS = (1, 2, BLOCK - 1, BLOCK, BLOCK + 1)
-WHOLE = ("formula", "chunked", "blockwise", "attention", "multi-head")
+WHOLE = ("formula", "blockwise", "attention", "multi-head")
 
 
 def source(name: str, *settings: str) -> Source:
@@ -160,13 +160,13 @@ def without_operator(name: str) -> list[str]:
 @pytest.mark.parametrize("name", in_short(by_attention("encoder-"), LOWERED.__contains__))
 def test_every_lowering_of_an_encoder(name: str, tmp_path: Path, traces: Traces) -> None:
     took = check_every(Lowered(source(name), 18, traces), tmp_path, FEW_PADDED, without_operator(name))
-    assert {"formula", "chunked", "blockwise"} <= took
+    assert {"formula", "blockwise"} <= took
 
 
 @pytest.mark.all
 @pytest.mark.parametrize("name", ENCODERS)
 def test_every_lowering_of_every_encoder(name: str, tmp_path: Path, traces: Traces) -> None:
-    assert {"formula", "chunked", "blockwise"} <= check_every(Lowered(source(name), 23, traces), tmp_path, PADDED)
+    assert {"formula", "blockwise"} <= check_every(Lowered(source(name), 23, traces), tmp_path, PADDED)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,7 @@ def test_biases_too_large_to_be_shared(
 ) -> None:
     monkeypatch.setattr(bias, "MAX_SHARED_BIAS_ELEMENTS", 0)
     made = Lowered(source(name), 18, traces)
-    for lowering in ("blockwise", "chunked"):  # the second cannot cut a call of one token
-        assert made.check(tmp_path / f"{lowering}.onnx", lowering, PADDED) == {lowering}
+    assert made.check(tmp_path / "m.onnx", "blockwise", PADDED) == {"blockwise"}
 
 
 @pytest.mark.all(but=("decoder-cope",))
@@ -254,7 +253,7 @@ def test_a_head_of_an_odd_size_is_refused_to_the_operator(tmp_path: Path, traces
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("heads", [1, 5])
-@pytest.mark.parametrize("lowering", ["formula", "chunked", "attention"])
+@pytest.mark.parametrize("lowering", ["formula", "attention"])
 def test_a_mask_with_a_row_for_every_query(lowering: str, heads: int, rows: int) -> None:
     spec, target = AttentionSpec(mask="pairs", causal=True), Target("cpu", 23)
     rng = np.random.default_rng(4)
@@ -292,9 +291,6 @@ def test_reasons_are_given_for_what_is_not_taken() -> None:
     choice = choose(ATTENTION, spec, Target("cpu", 23))
     assert choice.lowering.name == "blockwise"
     assert choice.rejected["formula"] == "it holds the scores of all pairs at once"
-    assert choice.rejected["chunked"] == "blockwise cuts finer on the CPU, and nothing was measured on CUDA"
-    with pytest.raises(PosexportError, match=r"chunked does not apply to \w+: the graph may hold no If"):
-        choose(ATTENTION, spec, Target("cpu", 23, inline=True), "chunked")
     assert choice.rejected["group-query"] == "it is for caches of fixed size that the attention writes to itself"
     assert all(choice.rejected.values())
     assert {choice.lowering.name, *choice.rejected} == {each.name for each in ATTENTION.lowerings}

@@ -14,12 +14,12 @@ from posexport.graph.builder import Builder, Operand
 from posexport.graph.edits import take_place
 from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.ops.distance_scores import DISTANCE_SCORES
-from posexport.graph.ops.dropped_scores import drops
+from posexport.graph.ops.dropped_scores import LOWEST, drops
 from posexport.graph.ops.operator import Operator
 from posexport.graph.partial import Array
 from posexport.graph.passes.cache.colours import refuse, sees_later
 from posexport.graph.passes.cache.content import Content, name_tokens
-from posexport.graph.passes.cache.counted import LOWEST, Counted
+from posexport.graph.passes.cache.counted import Counted
 from posexport.graph.passes.recognise.repeated_heads import Once
 from posexport.graph.queries import sizes
 

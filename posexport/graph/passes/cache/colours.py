@@ -111,6 +111,5 @@ def _asked(size: int | str, colours: Colours, g: Builder, *, of_content: bool) -
 
 
 def _returned_sizes(node: ir.Node) -> tuple[int | str, ...]:
-    """The sizes that a Shape returns."""
     shape = sizes(node.inputs[0]) or ()
     return shape[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(shape))]

@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from posexport.base.spec import BATCH, SEQUENCE, TOTAL
 from posexport.graph.builder import Builder
-
-#: score of a masked key, as `posexport.nn.attention.dropped_score` has it
-LOWEST = float(np.finfo(np.float32).min) / 2
+from posexport.graph.ops.dropped_scores import LOWEST
 
 #: the end of an axis, for ONNX's Slice; a value below every difference of positions
 _END, _LEAST = 2**63 - 1, -(2**62)

@@ -70,8 +70,7 @@ def insert_cache(
     Raises:
         NotInsertedError: why the graph cannot have a cache, with the user's line.
     """
-    graph = model.graph
-    inputs = {value.name: value for value in graph.inputs}
+    graph, inputs = model.graph, {value.name: value for value in model.graph.inputs}
     if set(inputs) != {ids, *filter(None, (mask, positions))} or len(graph.outputs) != 1:
         raise NotInsertedError("its inputs must be ids, a mask and positions alone, its output logits alone")
     of_ids, of_mask = inputs[ids], inputs[mask] if mask else None

@@ -99,7 +99,6 @@ class Rows:
         return self.g.Unsqueeze(at, ones) if ones else at
 
     def _gathered(self, value: ir.Value, roles: Roles) -> ir.Value:
-        """Rows gathered from the value for all tokens."""
         g, rank = self.g, self.known.rank(value)
         (first, role), *others = sorted(roles.items())
         rows = self.batch_in_front(

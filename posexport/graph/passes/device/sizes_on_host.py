@@ -1,20 +1,39 @@
 """Computes ranges of positions, and sizes that follow from them, on the host, without copies from the device."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
-from posexport.graph.ops.operator import DOMAIN
+from posexport.graph.ops.attention import AttentionSpec
+from posexport.graph.ops.operator import DOMAIN, OPERATORS, WHOLE
+from posexport.graph.ops.spec import NodeSpec
 from posexport.graph.passes.device.calls_in_common import CallsInCommon, Known, callers_first
 from posexport.graph.passes.device.known_values import SUMS, KnownValues, Run, few_numbers, is_count
-from posexport.graph.passes.device.token_axes import token_axes
 from posexport.graph.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.graph.queries import COMPARISONS, only
 
 #: operators that run on the device if one operand is there
 _MIXED = (*SUMS, *COMPARISONS, "Concat", "Where", "And", "Or")
+
+
+def _token_axes(function: ir.Function, specs: Mapping[str, NodeSpec]) -> dict[str, int]:
+    """The axis of tokens in a function's inputs ``q`` (as in ``qpos``) and ``k`` (as in ``kpos``), where known.
+
+    Heads are split or packed. There are as many keys as key positions only without a KV cache: with a dynamic cache the
+    input is new keys only, and a static cache has unused slots.
+
+    ``specs``: the specs of functions by name; position operators always have split heads.
+    """
+    operator = OPERATORS.get(function.name) or OPERATORS.get(function.name.removeprefix(WHOLE))
+    if operator is not None:
+        return {name: 2 for name in ("q", "k") if name in operator.takes}
+    spec = specs.get(function.name)
+    if not isinstance(spec, AttentionSpec):
+        return {}
+    axis = 1 if spec.packed else 2
+    return {"q": axis, "k": axis} if spec.cache == "none" else {"q": axis}
 
 
 class SizesOnHost(GraphPass):
@@ -44,7 +63,7 @@ class SizesOnHost(GraphPass):
         bodies[0].rewrite(opset)
         # callers before the functions that they call
         for function in callers_first(model):
-            known, axes = calls.inputs_of(function), token_axes(function, context.specs)
+            known, axes = calls.inputs_of(function), _token_axes(function, context.specs)
             bodies.append(_Body(function, known, axes, aligned=calls.are_aligned(function), calls=calls))
             bodies[-1].rewrite(opset)
         return PassResult(sum(body.changed for body in bodies))

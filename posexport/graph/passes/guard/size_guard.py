@@ -122,7 +122,6 @@ def _refuse(graph: ir.Graph, value: ir.Value, position: int, text: str, wrong: C
 
 
 def _refuse_positions(graph: ir.Graph, value: ir.Value, size: int, target: Target | None) -> None:
-    """Refuse positions that are not below ``size``."""
     text = f"{POSITION_BEYOND} {size - 1}"
     if target is not None and target.waits_to_branch and table_guard.insert(graph, value, size, text):
         return

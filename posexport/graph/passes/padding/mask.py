@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from posexport.base.refusal import Refusal
 from posexport.graph.dataflow import inputs
 from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.ops.dropped_scores import drops
@@ -25,6 +26,7 @@ _LENGTHS, _LONGEST = (7, 3, 1), 7
 _PAST = 2
 #: dtypes of a mask of real tokens
 _FLAGS = {ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64}
+_NOT_ONE = "attention has no mask that is of one input alone"
 _KEEPS = "what attention adds for {} does not drop tokens where that is 0"
 
 
@@ -49,7 +51,7 @@ class PaddingMask:
         )
 
 
-def padding_mask(model: ir.Model) -> PaddingMask | str:
+def padding_mask(model: ir.Model) -> PaddingMask | Refusal:
     """The padding mask of all attention nodes, or the reason why there is none."""
     values: dict[ir.Value, None] = {}
     for node in model.graph:
@@ -58,24 +60,24 @@ def padding_mask(model: ir.Model) -> PaddingMask | str:
             continue
         value = None if spec.mask == "none" else spec.named_inputs(node)["mask"]
         if value is None:
-            return "attention has no padding mask"
+            return Refusal("attention has no padding mask")
         if spec.cache != "none":
-            return "attention has a KV cache"
+            return Refusal("attention has a KV cache")
         values[value] = None
     masks = {source for value in values for source in inputs(value, breaks=())}
     if not values:
-        return "there is no attention node"
+        return Refusal("there is no attention node")
     if len(masks) != 1:
         several = len({sizes(value) for value in values}) > 1
-        return f"attention {'is not all over the same tokens' if several else 'has no mask that is of one input alone'}"
+        return Refusal("attention is not all over the same tokens" if several else _NOT_ONE)
     (mask,) = masks
     if not _is_of_tokens(mask):
-        return f"the mask {mask.name} is not of rows and tokens"
+        return Refusal(f"the mask {mask.name} is not of rows and tokens")
     real = np.arange(_LONGEST) < np.asarray(_LENGTHS)[:, None]
     for tokens in (mask, *_computed_masks(model.graph, mask, values)):
         if all(_drops(model, {tokens: real.astype(_type(tokens))}, value, real) for value in values):
             return PaddingMask(tokens, values)
-    return _KEEPS.format(mask.name)
+    return Refusal(_KEEPS.format(mask.name))
 
 
 def _is_of_tokens(mask: ir.Value) -> bool:
@@ -98,20 +100,20 @@ def _computed_masks(graph: ir.Graph, mask: ir.Value, values: Collection[ir.Value
     return filter(is_it, (value for node in graph for value in node.outputs))
 
 
-def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes) -> ir.Value | str:
+def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes) -> ir.Value | Refusal:
     """The input [B, S] over past and new tokens that masks the keys of ``attention``, or why there is none."""
     specs = [(node, AttentionSpec.of(node)) for node in attention]
     added = [None if spec is None or spec.mask == "none" else spec.named_inputs(node)["mask"] for node, spec in specs]
     values = dict.fromkeys(value for value in added if value is not None)
     if None in added:
-        return "attention has no padding mask"
+        return Refusal("attention has no padding mask")
     masks = {source for value in values for source in inputs(value)}
     if len(masks) != 1:
-        return "attention has no mask that is of one input alone"
+        return Refusal(_NOT_ONE)
     (mask,) = masks
     axes = sizes(mask) or ()
     if len(axes) != 2 or axes[0] != lead[0] or not isinstance(axes[1], str):
-        return f"the mask {mask.name} is not of rows and tokens"
+        return Refusal(f"the mask {mask.name} is not of rows and tokens")
     length = {lead[0]: len(_LENGTHS), lead[1]: _LONGEST, axes[1]: _PAST + _LONGEST}
     real = np.arange(_PAST + _LONGEST) < _PAST + np.asarray(_LENGTHS)[:, None]
     feeds = {
@@ -122,7 +124,7 @@ def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes
         if value.const_value is None
     }
     feeds[mask] = real.astype(_type(mask))
-    return mask if all(_drops(model, feeds, value, real) for value in values) else _KEEPS.format(mask.name)
+    return mask if all(_drops(model, feeds, value, real) for value in values) else Refusal(_KEEPS.format(mask.name))
 
 
 def _drops(model: ir.Model, feeds: Mapping[ir.Value, NDArray[Any]], value: ir.Value, real: NDArray[np.bool_]) -> bool:

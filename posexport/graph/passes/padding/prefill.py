@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
@@ -33,7 +34,7 @@ _OWN = {AttentionSpec.op_type, RotationSpec.op_type}
 _TOKENS = -2
 
 
-def drop(model: ir.Model) -> int | str:
+def drop(model: ir.Model) -> int | Refusal:
     """Rewrite a decoder's graph.
 
     Returns:
@@ -43,22 +44,22 @@ def drop(model: ir.Model) -> int | str:
     attention = [node for node in model.graph if AttentionSpec.of(node) is not None]
     specs = [spec for spec in map(AttentionSpec.of, attention) if spec is not None]
     if any(operator.counts for spec in specs for operator in spec.operators.values()):
-        return "what attention adds to scores depends on keys of padding too"
+        return Refusal("what attention adds to scores depends on keys of padding too")
     leads = {_lead(node) for node in attention}
     lead = leads.pop() if len(leads) == 1 else None
     if lead is None:
-        return "attention is not all over the same new tokens"
+        return Refusal("attention is not all over the same new tokens")
     tokens = next((value for value in model.graph.inputs if (sizes(value) or ())[:2] == lead), None)
     if tokens is None:
-        return "no input is of the new tokens"
+        return Refusal("no input is of the new tokens")
     # rows of tokens, and the mask of the keys
     flatten(model.graph)
     flow = _Flow.of(model.graph, lead)
     if flow.reason is not None:
-        return flow.reason
+        return Refusal(flow.reason)
     self_attention = [node for node in attention if any(value in flow.computed for value in node.inputs[1:3])]
     mask = mask_of_new_tokens(model, self_attention, lead)
-    if isinstance(mask, str):
+    if isinstance(mask, Refusal):
         return mask
     _drop(model, mask, tokens, flow)
     return len(self_attention)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.base.targets.target import Target
 from posexport.graph.builder import Builder
@@ -68,10 +69,10 @@ class Unpadding(GraphPass):
         """Apply the pass; the result counts attention that goes row by row."""
         if context.target.steps:
             dropped = prefill.drop(model)
-            return PassResult(rejected=(dropped,)) if isinstance(dropped, str) else PassResult(nodes=dropped)
+            return PassResult(rejected=(dropped.reason,)) if isinstance(dropped, Refusal) else PassResult(nodes=dropped)
         mask = padding_mask(model)
-        if isinstance(mask, str):
-            return PassResult(rejected=(mask,))
+        if isinstance(mask, Refusal):
+            return PassResult(rejected=(mask.reason,))
         flatten(model.graph)
         flow = _Flow.of(model.graph, mask)
         around = context.target.waits_to_branch or context.target.flat

@@ -8,10 +8,12 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from posexport.base.refusal import Refusal
 from posexport.graph.builder import Builder, Operand
 from posexport.graph.edits import replace
 from posexport.graph.ops.attention import AttentionSpec, Mask
 from posexport.graph.ops.clipped_scores import CLIPPED_SCORES
+from posexport.graph.ops.dropped_scores import LOWEST
 from posexport.graph.ops.operator import DOMAIN
 from posexport.graph.passes.graph_pass import Context, PassResult
 from posexport.graph.passes.recognise import content_bias, content_values, skewed_tables
@@ -22,12 +24,13 @@ from posexport.graph.passes.recognise.without_keys import replaces_nan, with_gua
 from posexport.graph.queries import axis, only, producer, sizes
 
 #: score of a masked key: half of the lowest float32, as `posexport.nn.attention.dropped_score` has it
-_LOWEST = float(np.finfo(np.float32).min) / 2
 _NO_PRODUCT = "its scores are no product of queries and keys, masked and scaled by constants"
 _NO_HEADS = "its queries, keys and values are not [B, H, T, D] with the heads and their size known"
 _TWO_MASKS = "NaN of its probabilities are replaced, and a mask that fills in a number is one of several"
 _MIXED = "a linear layer mixes the probabilities of its heads (talking heads), so that no head is attention by itself"
-_NOT_PLAIN = "what is added to its scores reads queries or keys, and their product is more than scaled by a constant"
+_NOT_PLAIN = Refusal(
+    "what is added to its scores reads queries or keys, and their product is more than scaled by a constant"
+)
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,8 @@ class AttentionByHand(Recognition):
                 continue
             if only(joined) is None:  # rule 8
                 recognised = content_values.recognised(contents, probs, product)
-                if isinstance(recognised, str):
-                    reasons.append(recognised)
+                if isinstance(recognised, Refusal):
+                    reasons.append(recognised.reason)
                     continue
                 values = recognised
             reasons += _refusals_or_change(softmax, product, contents, values)
@@ -166,26 +169,26 @@ def _refusals_or_change(
     scores.scale *= of_q * of_k
     grouped = (known[1] or ())[1] != (known[0] or ())[1]
     content = _content(scores, contents, q, k, grouped=grouped)
-    if isinstance(content, str) and any(bias.by != 1 for bias in scores.added):
-        return [content]
+    if isinstance(content, Refusal) and any(bias.by != 1 for bias in scores.added):
+        return [content.reason]
     if not all(_added_to_all(scores.shape(value), shape) for value in scores.masks):
         return ["what is added to its scores is not [B or 1, H or 1, T or 1, S]"]
     if replaces_nan(softmax) and scores.is_filled_with_numbers and len(scores.masks) > 1:
         return [_TWO_MASKS]
     heads, size = (int(n) for n in (known[0] or ())[1::2])
-    term = None if isinstance(content, str) else content
+    term = None if isinstance(content, Refusal) else content
     if values is not None:  # the node returns the sum
         ir.convenience.replace_all_uses_with(values.sum, values.context, replace_graph_outputs=True)
     terms = _Terms(term, values, scores.heads or heads, 1 if grouped else scores.heads or heads, size)
     context = _put_node(scores, (q, k, v), terms, output)
     if replaces_nan(softmax) and (sees_none := _sees_none(Builder.at(_node(context)), scores)) is not None:
         zero_context(context, sees_none)
-    return [None, content] if isinstance(content, str) else [None]
+    return [None, content.reason] if isinstance(content, Refusal) else [None]
 
 
 def _content(
     scores: Scores, contents: content_bias.Contents, q: ir.Value, k: ir.Value, *, grouped: bool
-) -> content_bias.Content | str | None:
+) -> content_bias.Content | Refusal | None:
     """The score operator of the biases that depend on queries or keys, which are then removed from ``scores.added``.
 
     A reason if there is no operator for them; None without such biases.
@@ -194,13 +197,13 @@ def _content(
     by_content = [bias for bias in scores.added if content_bias.reads(bias.value, *roots)]
     if not by_content:
         return None
-    content: content_bias.Content | str = _NOT_PLAIN
+    content: content_bias.Content | Refusal = _NOT_PLAIN
     if scores.is_product:
         table = skewed_tables.of_scores(contents.model, [(x.value, x.by) for x in by_content], q, roots, scores.scale)
         content = _NOT_PLAIN if table is None else content_bias.Content(CLIPPED_SCORES, table)
-    if isinstance(content, str) and scores.is_plain and not grouped:
+    if isinstance(content, Refusal) and scores.is_plain and not grouped:
         content = contents.recognised(by_content, q, k, scores.scale)
-    if not isinstance(content, str):
+    if not isinstance(content, Refusal):
         scores.added = [bias for bias in scores.added if bias not in by_content]
     return content
 
@@ -229,7 +232,7 @@ def _put_node(scores: Scores, inputs: tuple[ir.Value, ir.Value, ir.Value], terms
         tensors |= {name: content_bias.counted(x, output) for name, x in (("qpos", q), ("kpos", k))}
     counts = {"heads": terms.heads, "kv_heads": terms.kv_heads}
     scale = scores.scale if scores.after_cap is None else scores.scale * scores.after_cap
-    attributes = {**spec.attributes, "scale": scale, "lowest": _LOWEST, **counts}
+    attributes = {**spec.attributes, "scale": scale, "lowest": LOWEST, **counts}
     # the node, with the shape of the product
     result = output.outputs[0]
     context = g.op(
@@ -303,7 +306,7 @@ def _transposed(g: Builder, k: ir.Value) -> ir.Value:
 
 def _mask(g: Builder, scores: Scores, q: ir.Value) -> tuple[ir.Value | None, Mask]:
     """The sum of all masks and biases, and its kind; ``q``: [B, H, T, D]."""
-    total = _total(g, scores, _LOWEST)
+    total = _total(g, scores, LOWEST)
     if total is None:
         return None, "none"
     # without an axis of queries: keys of every row, or repeated for the queries

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.graph.builder import Builder
 from posexport.graph.dataflow import sources
 from posexport.graph.ops.clipped_scores import CLIPPED_SCORES
@@ -29,8 +30,12 @@ from posexport.graph.queries import is_weight, number, sizes
 _LONGEST = 4096
 #: batch size and sequence length at which products are compared
 _BATCH, _TOKENS = 2, 5
-_NO_PRODUCT = "what is added to its scores reads queries or keys, and is no product with rows of a table by distance"
-_NO_DISTANCE = "what is added to its scores reads rows of a table that are not those of the distances in their order"
+_NO_PRODUCT = Refusal(
+    "what is added to its scores reads queries or keys, and is no product with rows of a table by distance"
+)
+_NO_DISTANCE = Refusal(
+    "what is added to its scores reads rows of a table that are not those of the distances in their order"
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Contents:
         #: (indices, rows of the table) -> the operator with these indices
         self._known: dict[tuple[ir.Value, int], Operator | None] = {}
 
-    def recognised(self, added: Sequence[Scaled], q: ir.Value, k: ir.Value, scale: float) -> Content | str:
+    def recognised(self, added: Sequence[Scaled], q: ir.Value, k: ir.Value, scale: float) -> Content | Refusal:
         """The operator of the sum of ``added`` values, which is added to ``scale * (q k)``, or why there is none.
 
         q is [B, H, T, D] and k [B, H, D, T].

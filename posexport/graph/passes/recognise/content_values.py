@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.graph.ops.clipped_scores import CLIPPED_SCORES
 from posexport.graph.ops.clipped_values import CLIPPED_VALUES
 from posexport.graph.ops.operator import Operator
@@ -21,8 +22,10 @@ from posexport.graph.passes.recognise.content_bias import Contents, gathers
 from posexport.graph.queries import only, sizes
 
 _BATCH, _TOKENS = 2, 5
-_READ = "its probabilities are read elsewhere too"
-_NO_DISTANCE = "its probabilities also meet a table whose rows are not those of clipped distances in their order"
+_READ = Refusal("its probabilities are read elsewhere too")
+_NO_DISTANCE = Refusal(
+    "its probabilities also meet a table whose rows are not those of clipped distances in their order"
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Values:
     context: ir.Value
 
 
-def recognised(contents: Contents, probs: ir.Value, product: ir.Node) -> Values | str:
+def recognised(contents: Contents, probs: ir.Value, product: ir.Node) -> Values | Refusal:
     """The second reader of ``probs`` [B, H, T, S] as a value operator, or why it is none; the first is ``product``."""
     added = _sum(product)
     shape = sizes(probs) or ()

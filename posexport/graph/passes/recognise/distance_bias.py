@@ -6,32 +6,33 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.base.spec import SEQUENCE
 from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.ops.attention import AttentionSpec, Mask
-from posexport.graph.ops.dropped_scores import DROPPED_DISTANCE, drops
+from posexport.graph.ops.dropped_scores import DROPPED_DISTANCE, LOWEST, drops
 from posexport.graph.partial import Array, Subgraph
 from posexport.graph.passes.graph_pass import Context, PassResult
 from posexport.graph.passes.recognise.content_bias import counted
 from posexport.graph.passes.recognise.far_pairs import far_pairs
 from posexport.graph.passes.recognise.known_bias import of_positions
 from posexport.graph.passes.recognise.mask_structure import may_differ_beyond
+from posexport.graph.passes.recognise.masks import by_mask, is_of_all_heads, summed
 from posexport.graph.passes.recognise.position_bias import seen_by_the_rest
 from posexport.graph.passes.recognise.recognition import Recognition
 from posexport.graph.queries import number, sizes
 from posexport.graph.single_row import SingleRow
 
-_LOWEST = float(np.finfo(np.float32).min) / 2
 #: tokens that a bias is computed for, the last two of few heads and of many
 _SHORT, _FAR, _NEARER, _FEW = (2, 7, 150), 1024, 515, 16
 #: roundings of float32 of the largest number of a query's row
 _ROUNDINGS = 8 * float(np.finfo(np.float32).eps)
 _END = 2**63 - 1
-_NO_DISTANCE = "what its mask adds by positions alone depends on more than the distance"
-_DIAGONAL = "what its mask adds by positions alone drops a query's own key"
+_NO_DISTANCE = Refusal("what its mask adds by positions alone depends on more than the distance")
+_DIAGONAL = Refusal("what its mask adds by positions alone drops a query's own key")
 _BESIDE = "beside a bias by distance its mask adds what is not [B, 1, 1, S] or [B or 1, 1, T, S]"
-_NOT_COMPUTED = "what its mask adds by positions alone could not be computed from sizes"
+_NOT_COMPUTED = Refusal("what its mask adds by positions alone could not be computed from sizes")
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,10 @@ class _Term:
         return len(shape) > 1 and isinstance(shape[-1], str) and shape[-1] == shape[-2]
 
     def added(self, g: Builder) -> ir.Value:
-        """What it adds to scores, of four axes."""
-        value = self.value
-        if self.drops is not None:
-            value = g.Where(value, _LOWEST, 0.0) if self.drops else g.Where(value, 0.0, _LOWEST)
-        missing = list(range(4 - len(sizes(value) or ())))
-        return g.Unsqueeze(value, missing) if missing else value
+        """What it adds to scores."""
+        if self.drops is None:
+            return self.value
+        return g.Where(self.value, LOWEST, 0.0) if self.drops else g.Where(self.value, 0.0, LOWEST)
 
 
 @dataclass
@@ -86,32 +85,30 @@ class DistanceBias(Recognition):
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts attention nodes."""
-        by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
-        for node in model.graph:
-            spec = AttentionSpec.of(node)
-            if spec is None or spec.mask != "pairs" or spec.causal or spec.scores or sizes(node.inputs[0]) is None:
-                continue
-            mask = spec.named_inputs(node)["mask"]
-            if mask is not None:
-                by_mask.setdefault(mask, []).append((node, spec))
-
         bounds = [bound for bound in context.bounds if bound.axis == SEQUENCE and bound.kind == "maximum"]
         limit = bounds[0].number if bounds else None
         reasons: list[str | None] = []
         names: list[str] = []
-        for mask, nodes in by_mask.items():
+        for mask, nodes in by_mask(model, _is_open).items():
             terms = _Terms()
             _split(model, mask, terms)
             heads = nodes[0][0].attributes["heads"].value
             known = _by_distance(model, terms.of_pairs, heads, limit) if terms.of_pairs else None
-            if known is None or (not isinstance(known, str) and not known.name):
+            if isinstance(known, Refusal):
+                reasons += [known.reason] * len(nodes)
+            elif known is None or not known.name:
                 continue  # `mask_structure` knows causality
-            reason = known if isinstance(known, str) else None if all(map(_is_of_keys, terms.rest)) else _BESIDE
-            if not isinstance(known, str) and reason is None:
+            elif not all(is_of_all_heads(term.value) for term in terms.rest):
+                reasons += [_BESIDE] * len(nodes)
+            else:
                 _change(nodes, mask, terms, known)
                 names.append(known.name)
-            reasons += [reason] * len(nodes)
+                reasons += [None] * len(nodes)
         return replace(PassResult.of(reasons), recognised=tuple(dict.fromkeys(names)))
+
+
+def _is_open(node: ir.Node, spec: AttentionSpec) -> bool:
+    return not spec.causal and not spec.scores and sizes(node.inputs[0]) is not None
 
 
 def _split(model: ir.Model, value: ir.Value, terms: _Terms) -> None:
@@ -154,15 +151,6 @@ def _add(model: ir.Model, term: _Term, terms: _Terms) -> None:
     (terms.of_pairs if term.over_pairs and of_positions(model, term.value) else terms.rest).append(term)
 
 
-def _is_of_keys(term: _Term) -> bool:
-    """Whether it is a mask of all heads: with a batch where it has one row for all queries."""
-    shape = sizes(term.value)
-    if shape is None or len(shape) > 4:
-        return False
-    shape = (1,) * (4 - len(shape)) + shape
-    return shape[1] == 1 and shape[3] != 1 and (shape[2] != 1 or shape[0] != 1)
-
-
 @dataclass(frozen=True)
 class _ByDistance:
     """A bias by distance: its name, whether it drops later keys, whether it drops any."""
@@ -172,7 +160,7 @@ class _ByDistance:
     drops_any: bool
 
 
-def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int | None) -> _ByDistance | str:
+def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int | None) -> _ByDistance | Refusal:
     """Rules 2 and 3: the bias that the terms sum to, or why it is no bias by distance."""
     # of the same tokens, one row for the batch, one head or all
     shapes = [(1,) * (4 - len(sizes(term.value) or ())) + (sizes(term.value) or ()) for term in terms]
@@ -188,12 +176,12 @@ def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int
 
     # of the longest input: what each distance adds
     looked = _of_all(subgraph, terms, tokens, longest)
-    if isinstance(looked, str):
+    if isinstance(looked, Refusal):
         return looked
     numbers_HW = _numbers(looked)
     for length in sorted({min(length, longest) for length in _SHORT} | {longest}):
         relative = looked if length == longest else _of_all(subgraph, terms, tokens, length)
-        if isinstance(relative, str):
+        if isinstance(relative, Refusal):
             return relative
         if not _is_by_distance(relative, np.arange(length), numbers_HW):
             return _NO_DISTANCE
@@ -204,9 +192,9 @@ def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int
     # of more tokens a few queries, which must agree with what fewer showed
     far = far_pairs(model, [term.value for term in terms], tokens, longest, limit) if tokens == SEQUENCE else None
     if far is None or any(value.shape[-2:] != (len(far.queries), far.length) for value in far.values):
-        return f"its mask has a number or a table beyond the {longest} tokens that were looked at"
+        return Refusal(f"its mask has a number or a table beyond the {longest} tokens that were looked at")
     relative = _relative(far.values, terms, far.queries, far.length)
-    if isinstance(relative, str):
+    if isinstance(relative, Refusal):
         return relative
     numbers_HW = _numbers(relative)
     agrees = _is_by_distance(looked, np.arange(longest), numbers_HW)
@@ -230,7 +218,7 @@ def _is_by_distance(relative: Array, queries: Array, numbers_HW: Array) -> bool:
     return not ((np.isfinite(relative) != is_kept).any() or (off > _ROUNDINGS * size).any())
 
 
-def _of_all(subgraph: Subgraph, terms: Sequence[_Term], tokens: str, length: int) -> Array | str:
+def _of_all(subgraph: Subgraph, terms: Sequence[_Term], tokens: str, length: int) -> Array | Refusal:
     """`_relative` of all pairs of ``length`` tokens."""
     values = subgraph.run({}, {tokens: length})
     if values is None or any(value.shape[-2:] != (length, length) for value in values):
@@ -238,14 +226,14 @@ def _of_all(subgraph: Subgraph, terms: Sequence[_Term], tokens: str, length: int
     return _relative(values, terms, np.arange(length), length)
 
 
-def _relative(values: Sequence[Array], terms: Sequence[_Term], queries: Array, length: int) -> Array | str:
+def _relative(values: Sequence[Array], terms: Sequence[_Term], queries: Array, length: int) -> Array | Refusal:
     """The sum [H, R, T] at ``queries`` [R] minus its diagonal, -inf where it drops keys; or why there is none."""
     total = np.zeros((1, len(queries), length), np.float32)
     for term, value in zip(terms, values, strict=True):
         added = value.reshape(-1, len(queries), length)
         if term.drops is not None:
-            added = np.where(added == term.drops, np.float32(_LOWEST), np.float32(0))
-        total = total + np.maximum(added, _LOWEST / 4)
+            added = np.where(added == term.drops, np.float32(LOWEST), np.float32(0))
+        total = total + np.maximum(added, LOWEST / 4)
     diagonal = np.take_along_axis(total, queries[None, :, None], 2)
     if drops(diagonal).any() or np.isnan(total).any():
         return _DIAGONAL
@@ -273,7 +261,7 @@ def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, term
     first = nodes[0][0]
     g, q = Builder.at(first), first.inputs[0]
     assert q is not None
-    whole = _sum(g, terms.of_pairs)
+    whole = summed(g, (term.added(g) for term in terms.of_pairs))
     assert whole is not None
     rows = SingleRow(g)
     by_distance = g.Slice(_of_query(g, rows, whole, last=True), [-1], [-_END], [3], [-1])
@@ -288,13 +276,13 @@ def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, term
     by_distance = g.op("Reshape", by_distance, [int(of_heads), -1], shape=[of_heads, None])
 
     # the rest of the mask, and attention
-    rest = _sum(g, terms.rest)
+    rest = summed(g, (term.added(g) for term in terms.rest))
     if not known.drops_any and not known.is_causal:
         seen_by_the_rest(g, mask, rest, first)
     kind: Mask = "none" if rest is None else "keys" if (sizes(rest) or ())[2] == 1 else "pairs"
     inputs: dict[str, ir.Value] = {"scores_by_distance": by_distance, "scores_lowest": lowest, "qpos": at, "kpos": at}
     if rest is not None:
-        inputs["mask"] = g.Max(rest, _LOWEST)
+        inputs["mask"] = g.Max(rest, LOWEST)
     for node, old in nodes:
         changed = replace(old, scores="DistanceScores", mask=kind, causal=known.is_causal)
         take_place(changed.node({**old.named_inputs(node), **inputs}, like=node), node)
@@ -304,15 +292,3 @@ def _of_query(g: Builder, rows: SingleRow, whole: ir.Value, *, last: bool) -> ir
     """The row of the last or the first query, [1, H, 1, S], minus its diagonal element."""
     bias = rows.of(whole, 2, last=last)
     return g.Sub(bias, rows.of(bias, 3, last=last))
-
-
-def _sum(g: Builder, terms: Sequence[_Term]) -> ir.Value | None:
-    """What ``terms`` add, [B or 1, H or 1, T or 1, S]."""
-    total: ir.Value | None = None
-    for term in terms:
-        added = term.added(g)
-        if total is not None:
-            both = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(added) or (), strict=True)]
-            added = g.op("Add", total, added, shape=both)
-        total = added
-    return total

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from posexport.base.refusal import Refusal
 from posexport.graph.builder import Builder
 from posexport.graph.dataflow import sources
 from posexport.graph.ops.biases import edges, slopes
@@ -23,7 +24,7 @@ from posexport.graph.queries import is_weight, sizes
 #: tokens that a bias is compared for, and those that buckets are read from: of many heads, and of few
 _LENGTHS, _FAR, _NEARER, _FEW = (7, 150), 1025, 515, 16
 #: why a bias is left as it is
-NO_ENCODING = "what its mask adds by positions alone is none of our encodings' bias"
+NO_ENCODING = Refusal("what its mask adds by positions alone is none of our encodings' bias")
 #: roundings of float32: of a slope, and of its product with a distance
 _ROUNDINGS = 4 * float(np.finfo(np.float32).eps)
 
@@ -103,7 +104,7 @@ class Buckets(Known):
         return g.Transpose(g.Gather(self.table, rows, axis=0), perm=[1, 0])
 
 
-def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
+def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | Refusal:
     """The encoding that computes this bias [.., H, T, T], or the reason why none matches."""
     tokens = (sizes(bias) or ())[-1]
     if not isinstance(tokens, str) or (sizes(bias) or ())[-2] != tokens or bias.dtype != ir.DataType.FLOAT:

@@ -94,7 +94,6 @@ def _have_all_axes(attention: Chain, shape: Shape) -> bool:
 
 
 def _after(node: ir.Node, layout: Layout) -> Layout:
-    """The layout of the output of ``node``."""
     if node.op_type != "Transpose":
         return layout
     permutation = node.attributes.get_ints("perm") or range(len(layout))[::-1]

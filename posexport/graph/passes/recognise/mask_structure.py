@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.ops.attention import AttentionSpec
@@ -14,6 +15,7 @@ from posexport.graph.ops.dropped_scores import DROPPED_DISTANCE, drops
 from posexport.graph.partial import Array, Subgraph
 from posexport.graph.passes.graph_pass import Context, PassResult
 from posexport.graph.passes.recognise.content_bias import counted
+from posexport.graph.passes.recognise.masks import by_mask
 from posexport.graph.passes.recognise.recognition import Recognition
 from posexport.graph.queries import sizes
 
@@ -22,7 +24,7 @@ Structure = Literal["keys", "causal", "causal keys"]
 #: numbers from here on are ends of slices and what drops a score
 _NO_LENGTH = 1 << 31
 _END = int(np.iinfo(np.int64).max)
-_NO_STRUCTURE = "its mask over pairs of tokens is not causality and padding alone"
+_NO_STRUCTURE = Refusal("its mask over pairs of tokens is not causality and padding alone")
 
 
 class MaskStructure(Recognition):
@@ -42,26 +44,22 @@ class MaskStructure(Recognition):
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts attention nodes."""
         reasons: list[str | None] = []
-        by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
-        for node in model.graph:
-            spec = AttentionSpec.of(node)
-            mask = None if spec is None or spec.mask != "pairs" else spec.named_inputs(node)["mask"]
-            if spec is not None and mask is not None and not spec.causal and sizes(mask) is not None:
-                by_mask.setdefault(mask, []).append((node, spec))
-        for mask, nodes in by_mask.items():
-            structure, reason = _structure(model, mask, context.samples)
+        for mask, nodes in by_mask(model, lambda _, spec: not spec.causal).items():
+            if sizes(mask) is None:
+                continue
+            structure = _structure(model, mask, context.samples)
             for node, spec in nodes:
-                if structure is not None:
+                if not isinstance(structure, Refusal):
                     _change(node, spec, mask, structure)
-                reasons.append(reason)
+                reasons.append(structure.reason if isinstance(structure, Refusal) else None)
         return PassResult.of(reasons)
 
 
-def _structure(model: ir.Model, mask: ir.Value, samples: Samples) -> tuple[Structure, None] | tuple[None, str]:
+def _structure(model: ir.Model, mask: ir.Value, samples: Samples) -> Structure | Refusal:
     """What a mask [B, H, T, S] is for all ``samples``, the longest last, or why that is not known."""
     subgraph = Subgraph(model, [mask])
     if not subgraph.is_standard:
-        return None, _NO_STRUCTURE
+        return _NO_STRUCTURE
     # keys are masked for every row of the batch
     fitting: list[Structure] = ["causal", "causal keys", "keys"]
     if mask.shape is not None and mask.shape[0] == 1:
@@ -69,15 +67,15 @@ def _structure(model: ir.Model, mask: ir.Value, samples: Samples) -> tuple[Struc
     longest = 0
     for values in subgraph.for_samples(samples):
         if values is None:
-            return None, _NO_STRUCTURE
+            return _NO_STRUCTURE
         (value,) = values
         longest = max(longest, min(value.shape[2:]))
         fitting = [structure for structure in fitting if _is(structure, value)]
         if not fitting:
-            return None, _NO_STRUCTURE
+            return _NO_STRUCTURE
     if may_differ_beyond(subgraph.model.graph, longest):
-        return None, f"its mask has a number or a table beyond the {longest} tokens that were looked at"
-    return fitting[0], None
+        return Refusal(f"its mask has a number or a table beyond the {longest} tokens that were looked at")
+    return fitting[0]
 
 
 def may_differ_beyond(graph: ir.Graph, longest: int) -> bool:

@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.ops.attention import AttentionSpec, BiasSpec
-from posexport.graph.ops.dropped_scores import drops
+from posexport.graph.ops.dropped_scores import LOWEST, drops
 from posexport.graph.passes.graph_pass import Context, PassResult
 from posexport.graph.passes.recognise import known_bias
 from posexport.graph.passes.recognise.content_bias import counted
+from posexport.graph.passes.recognise.masks import Nodes, by_mask, is_of_all_heads, summed
 from posexport.graph.passes.recognise.recognition import Recognition
 from posexport.graph.queries import number, sizes
 
-_LOWEST = float(np.finfo(np.float32).min) / 2
 #: operators that change the axes of a bias, not its numbers
 _RESHAPING = ("Identity", "Squeeze", "Unsqueeze", "Expand", "Reshape")
 
@@ -35,7 +36,7 @@ class _Sum:
 class _Change:
     """Attention ``nodes`` that share a mask: its position bias becomes ``term``, and ``rest`` is the new mask."""
 
-    nodes: list[tuple[ir.Node, AttentionSpec]]
+    nodes: Nodes
     rest: _Sum
     #: names of inputs of an attention node with that term
     term: Mapping[str, ir.Value]
@@ -60,17 +61,10 @@ class PositionBias(Recognition):
 
 
 def _recognise(model: ir.Model) -> PassResult:
-    by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
-    for node in model.graph:
-        spec = AttentionSpec.of(node)
-        if spec is not None and spec.mask == "pairs" and not spec.ordered and sizes(node.inputs[0]) is not None:
-            mask = spec.named_inputs(node)["mask"]
-            if mask is not None:
-                by_mask.setdefault(mask, []).append((node, spec))
     reasons: list[str | None] = []
     names: list[str] = []
-    known: dict[ir.Value, known_bias.Known | str] = {}
-    for mask, nodes in by_mask.items():
+    known: dict[ir.Value, known_bias.Known] = {}
+    for mask, nodes in by_mask(model, _is_open).items():
         name, reason = _changed(model, mask, nodes, known)
         names += [] if name is None else [name]
         reasons += [] if name is None and reason is None else [reason] * len(nodes)
@@ -78,11 +72,15 @@ def _recognise(model: ir.Model) -> PassResult:
     return replace(result, recognised=tuple(dict.fromkeys(names)))
 
 
+def _is_open(node: ir.Node, spec: AttentionSpec) -> bool:
+    return not spec.ordered and sizes(node.inputs[0]) is not None
+
+
 def _changed(
     model: ir.Model,
     mask: ir.Value,
-    nodes: list[tuple[ir.Node, AttentionSpec]],
-    known: dict[ir.Value, known_bias.Known | str],
+    nodes: Nodes,
+    known: dict[ir.Value, known_bias.Known],
 ) -> tuple[str | None, str | None]:
     """Move the position bias of a mask into the attention nodes.
 
@@ -98,14 +96,14 @@ def _changed(
     bias, first = biases[0], nodes[0][0]
     heads = first.attributes["heads"].value
     if (sizes(bias) or ())[-3:-2] != (heads,) or any(size != 1 for size in (sizes(bias) or ())[:-3]):
-        return None, known_bias.NO_ENCODING
+        return None, known_bias.NO_ENCODING.reason
     rest = _Sum([value for value in total.added if value is not bias], total.fills)
-    if not all(_fits(value) for value in (*rest.added, *(condition for condition, _ in rest.fills))):
+    if not all(is_of_all_heads(value) for value in (*rest.added, *(condition for condition, _ in rest.fills))):
         return None, "beside a bias of positions its mask adds what is not [B, 1, 1, S] or [B or 1, 1, T, S]"
     # an encoding of posexport's, or a known formula
     named = _ours(bias) or known.get(bias) or known_bias.find(model, bias, heads)
-    if isinstance(named, str):
-        return None, named
+    if isinstance(named, Refusal):
+        return None, named.reason
     if isinstance(named, ir.Node):
         spec = BiasSpec.of(named)
         assert spec is not None
@@ -147,15 +145,6 @@ def _over_pairs(value: ir.Value) -> bool:
     return shape is not None and len(shape) in (3, 4) and shape[-3] != 1 and 1 not in shape[-2:]
 
 
-def _fits(value: ir.Value) -> bool:
-    """Whether it is a mask of all heads: with a batch where it has one row for all queries."""
-    shape = sizes(value)
-    if shape is None or len(shape) > 4:
-        return False
-    shape = (1,) * (4 - len(shape)) + shape
-    return shape[1] == 1 and shape[3] != 1 and (shape[2] != 1 or shape[0] != 1)
-
-
 def _ours(value: ir.Value) -> ir.Node | None:
     """The node of a bias that is ours already."""
     node = value.producer()
@@ -177,29 +166,17 @@ def _put(change: _Change, mask: ir.Value, operator: str | None) -> None:
     """Write attention with the term; the rest of the mask is computed before the first."""
     first = change.nodes[0][0]
     g = Builder.at(first)
-    rest_of_mask = _rest(g, change.rest)
+    fills = [g.Where(condition, fill, 0.0) for condition, fill in change.rest.fills]
+    rest_of_mask = summed(g, [*change.rest.added, *fills])
     seen_by_the_rest(g, mask, rest_of_mask, first)
     inputs: dict[str, ir.Value] = dict(change.term)
     kind: Any = "none"
     if rest_of_mask is not None:
         kind = "keys" if (sizes(rest_of_mask) or ())[2] == 1 else "pairs"
-        inputs["mask"] = g.Max(rest_of_mask, _LOWEST)
+        inputs["mask"] = g.Max(rest_of_mask, LOWEST)
     for node, old in change.nodes:
         term = replace(old, scores=operator, mask=kind)
         take_place(term.node({**old.named_inputs(node), **inputs}, like=node), node)
-
-
-def _rest(g: Builder, rest: _Sum) -> ir.Value | None:
-    """The mask without its bias, [B, 1, T, S]."""
-    total: ir.Value | None = None
-    for mask in [*rest.added, *(g.Where(condition, fill, 0.0) for condition, fill in rest.fills)]:
-        missing = list(range(4 - len(sizes(mask) or ())))
-        whole = g.Unsqueeze(mask, missing) if missing else mask
-        if total is not None:
-            both = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(whole) or (), strict=True)]
-            whole = g.op("Add", total, whole, shape=both)
-        total = whole
-    return total
 
 
 def seen_by_the_rest(g: Builder, mask: ir.Value, rest: ir.Value | None, first: ir.Node) -> None:

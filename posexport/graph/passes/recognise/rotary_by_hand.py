@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
+from posexport.base.refusal import Refusal
 from posexport.base.spec import NO_CONTENT
 from posexport.graph.builder import Builder
 from posexport.graph.dataflow import dependents
@@ -31,8 +32,8 @@ _MOST = 64
 _BATCH, _LENGTHS = 2, (5, 8)
 #: roundings of float32 of a squared cosine and sine, and of their sum
 _ROUNDINGS = 8 * float(np.finfo(np.float32).eps)
-_NO_PAIRS = "what multiplies its channels by positions rotates no pairs, in halves or interleaved"
-_FACTORS = "what rotates its channels is not one tensor of cosines and one of sines, [B or 1, T, D or D / 2]"
+_NO_PAIRS = Refusal("what multiplies its channels by positions rotates no pairs, in halves or interleaved")
+_FACTORS = Refusal("what rotates its channels is not one tensor of cosines and one of sines, [B or 1, T, D or D / 2]")
 _UNKNOWN_ANGLES = "its cosines and sines could not be computed from positions"
 _MIXED = "its cosines and sines differ within the pairs of channels that it rotates"
 _NO_ANGLES = "its cosines and sines are not those of the same angles"
@@ -112,8 +113,8 @@ class Rotary(Recognition):
             if region.rotated in changed:
                 continue
             rotary = _rotary(model, region)  # rules 2 and 3
-            reason = rotary if isinstance(rotary, str) else angles.refusal(rotary)  # rule 4
-            if isinstance(rotary, str) or reason is not None:
+            reason = rotary.reason if isinstance(rotary, Refusal) else angles.refusal(rotary)  # rule 4
+            if isinstance(rotary, Refusal) or reason is not None:
                 reasons[region] = reason or ""
                 continue
             changed |= {region.rotated, *region.inner}
@@ -179,7 +180,7 @@ def _negates(factor: ir.Value, factors: Collection[ir.Value]) -> bool:
     return node is not None and node.inputs[0] in factors
 
 
-def _rotary(model: ir.Model, region: _Region) -> _Rotary | str:
+def _rotary(model: ir.Model, region: _Region) -> _Rotary | Refusal:
     """What rotation a region is, by its values for whole numbers at two lengths, or why none."""
     heads_axis = _heads_axis(region)
     if len(region.factors) != 2 or heads_axis is None:

@@ -240,7 +240,6 @@ def _place(rows: Array, among: Array, *, by_row: bool) -> int:
 
 
 def _shared_rows(profile: Profile, other: Profile, bits: int) -> Array:
-    """Which rows of ``profile`` are rows of ``other``."""
     a, b = profile.rows, other.rows
     if profile.length == ELEMENTS:
         order = np.sort(b[:, 0])

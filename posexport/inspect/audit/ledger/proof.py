@@ -15,7 +15,7 @@ class Proof:
     text: str
 
 
-def proof(file: Path, checkpoint: Path) -> Proof:
+def prove(file: Path, checkpoint: Path) -> Proof:
     """Proves a graph, or the bundle that it is in, against ``checkpoint``. Needs PyTorch."""
     if find_spec("torch") is None or find_spec("transformers") is None:
         return Proof(None, "the proof needs PyTorch and transformers; the ledger alone was made")

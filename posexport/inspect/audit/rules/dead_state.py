@@ -1,15 +1,30 @@
 """PX306: a state that calls do not hand on: constant, unchanged, or computed without the state before."""
 
+import re
 from collections.abc import Iterator
 
 import onnx_ir as ir
 
 from posexport.graph.dataflow import inputs
 from posexport.graph.queries import SHAPES
-from posexport.inspect.audit.analyses.states import state_pairs
+from posexport.inspect.audit.analyses.roles import Roles
 from posexport.inspect.audit.rule import Place, Rule
 from posexport.inspect.audit.rules.constant_output import origin
 from posexport.inspect.audit.subject import Subject
+
+#: what names of the two differ by
+_SIDES = re.compile(r"past_key_values?|present_key_values?|past|present|updated|new_|outputs?|inputs?|_(out|in)$|cache")
+
+
+def _state_pairs(roles: Roles) -> list[tuple[ir.Value, ir.Value]]:
+    """(past, present) of the same layer and kind by their names, without an encoder's, which stay."""
+    past = {_key(value): value for value in roles.past if value not in roles.cross}
+    present = {_key(value): value for value in roles.present}
+    return [(value, present[key]) for key, value in past.items() if key in present]
+
+
+def _key(value: ir.Value) -> str:
+    return re.sub(r"[^a-z0-9]+", ".", _SIDES.sub("", (value.name or "").lower())).strip(".")
 
 
 def _check(subject: Subject) -> Iterator[Place]:
@@ -20,7 +35,7 @@ def _check(subject: Subject) -> Iterator[Place]:
     for value in constant:
         yield Place(f"state {value.name!r} has the same elements after every call: no input reaches them", _at(value))
 
-    pairs = [(past, present) for past, present in state_pairs(subject.roles) if present not in constant]
+    pairs = [(past, present) for past, present in _state_pairs(subject.roles) if present not in constant]
     copies = [(past, present) for past, present in pairs if origin(present) is past]
     for past, present in copies:
         # without layers in their names, the states of an encoder's tokens look as all others do, and stay as they are

@@ -1,1 +1,0 @@
-"""Replaces submodules of a user's module by encodings of posexport, and compares both in float64."""

@@ -1,0 +1,1 @@
+"""Generation with a decoder or an encoder-decoder and its KV cache."""
