@@ -34,8 +34,10 @@ def make(checkpoint: Checkpoint) -> Model:
     has_head = bool(head) and (task == _SCORES or not _ACTIVATIONS[activation])
     table_VC = _table(checkpoint.weights)
     layers = _layers(checkpoint, head, table_VC.shape[1]) if has_head else []
+    words, width = table_VC.shape
     model = StaticEmbedding(
-        *table_VC.shape,
+        words,
+        width,
         "logits" if task == _SCORES else "sentence_embedding",
         unknown=folder.unknown_of(files),
         normalised=config.flag("normalize", False),

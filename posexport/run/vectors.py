@@ -165,7 +165,8 @@ class VectorMethods(OpenBundle):
                 pool = functools.partial(late_chunks, offsets=offsets, spans=listed)
             vectors = self._of_rows(rows, prefix, rules, batches, output_value, cut, pool)
         vectors = _quantized(vectors, precision)
-        result = vectors[0] if single else vectors if convert_to_numpy else list(vectors)
+        first: Any = vectors
+        result = first[0] if single else vectors if convert_to_numpy else list(vectors)
         return (result, offsets[0] if single else offsets) if return_offsets else result
 
     def _of_rows(
@@ -321,7 +322,8 @@ class VectorMethods(OpenBundle):
         return page_vectors(self, self._texts, pictures, pages, batches)
 
 
-def _quantized(vectors: Vectors, precision: EmbeddingPrecision) -> Any:
+def _quantized(vectors: Any, precision: EmbeddingPrecision) -> Any:
+    """In ``precision``, where they are arrays."""
     if isinstance(vectors, list):
         return quantized_rows(vectors, precision)
     return quantized(vectors, precision) if len(vectors) else vectors
