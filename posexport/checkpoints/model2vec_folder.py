@@ -66,7 +66,7 @@ def _bundle_files(opened: Opened) -> dict[str, Path]:
     """The files of a bundle: the tokenizer without special tokens, and config.json with the labels' names."""
     folder, config, names = scratch_folder(), opened.config, opened.named
     content = json.loads(_tokenizer(opened.files).to_str()) | {"post_processor": None, "truncation": None}
-    (folder / TOKENIZER).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    _write(folder / TOKENIZER, content)
     kept = {name: path for name, path in names.items() if not name.startswith(("tokenizer", "special_tokens"))}
     head = head_of(config)
     stated: dict[str, Any] = {}
@@ -74,8 +74,14 @@ def _bundle_files(opened: Opened) -> dict[str, Path]:
         stated["id2label"] = {str(number): str(name) for number, name in enumerate(classes)}
     if head.get("activation") == "sigmoid":
         stated["problem_type"] = "multi_label_classification"
-    (folder / CONFIG).write_text(json.dumps({**config.values, **stated}, ensure_ascii=False), encoding="utf-8")
+    (folder / CONFIG).write_text(
+        json.dumps({**config.values, **stated}, ensure_ascii=False), encoding="utf-8", newline="\n"
+    )
     return kept | {TOKENIZER: folder / TOKENIZER, CONFIG: folder / CONFIG}
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8", newline="\n")
 
 
 def _tokenizer(files: Directory) -> Any:
