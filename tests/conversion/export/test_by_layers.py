@@ -98,6 +98,8 @@ def content(model: ir.Model) -> list[Any]:
             read = axes[node.inputs[0]][start:end]
         attributes = sorted((name, str(attribute.value)) for name, attribute in node.attributes.items())
         *modules, _ = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "['']"))
+        if not any(value is not None and value.is_initializer() and "." in str(value.name) for value in node.inputs):
+            modules = []  # of what layers share, the scope is the layer's that needs it first
         described = repr((node.domain, node.op_type, attributes, read, modules))
         for number, output in enumerate(node.outputs):
             digests[output] = hashlib.sha256(f"{described} {number}".encode()).hexdigest()

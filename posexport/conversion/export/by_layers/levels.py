@@ -85,7 +85,7 @@ class Levels:
         return None
 
     def _read(self, node: ir.Node) -> Iterator[ir.Value]:
-        """The values that a node reads, but for inputs whose sizes alone it reads."""
+        """The values that a node reads, without inputs of which it reads the sizes alone."""
         of_input = node.op_type == "Shape" and node.inputs[0] in self._inputs
         return (value for value in node.inputs if value is not None and not of_input)
 
@@ -94,11 +94,11 @@ class Levels:
         return [place for place in places if place is not None]
 
     def _walk(self, graph: ir.Graph) -> None:
-        """Assign the levels of values, from those of states."""
+        """Assign the levels of values, from the levels of states."""
         for node in graph:
-            own = [self.of_layer[place] for place in self._places(node)]
-            level = max([*own, *(self.of.get(value, 0) for value in self._read(node))], default=0)
-            if own and level > min(own):  # a weight behind a later layer's
+            of_weights = [self.of_layer[place] for place in self._places(node)]
+            level = max([*of_weights, *(self.of.get(value, 0) for value in self._read(node))], default=0)
+            if of_weights and level > min(of_weights):  # a weight after a later layer's
                 raise UnlikeError
             self.of |= dict.fromkeys(node.outputs, level)
 
@@ -114,13 +114,13 @@ class Levels:
                 reached |= dict.fromkeys(node.outputs, behind)
         return first
 
-    def alike(self, stack: str, one: int, other: int) -> dict[ir.Value, ir.Value]:
-        """Values of the traced layer ``one`` by those of ``other``, whose nodes must be the same."""
-        ones, others = (self.nodes.get(self.of_layer[stack, number], []) for number in (one, other))
+    def counterparts(self, stack: str, one: int, other: int) -> dict[ir.Value, ir.Value]:
+        """Values of the traced layer ``one`` by values of ``other``; UnlikeError unless both have the same nodes."""
+        ones, other_nodes = (self.nodes.get(self.of_layer[stack, number], []) for number in (one, other))
         same: dict[ir.Value, ir.Value] = {}
-        if len(ones) != len(others):
+        if len(ones) != len(other_nodes):
             raise UnlikeError
-        for a, b in zip(ones, others, strict=True):
+        for a, b in zip(ones, other_nodes, strict=True):
             if _operation(a) != _operation(b):
                 raise UnlikeError
             for read, by_other in zip(a.inputs, b.inputs, strict=True):
@@ -157,7 +157,7 @@ FORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 
 
 def _form(tensor: ir.TensorProtocol | None, parameter: nn.Parameter) -> str:
-    """Which of `FORMS` of ``parameter`` a tensor is; empty: none."""
+    """The name in `FORMS` of what a tensor is of ``parameter``; empty: none."""
     array, original = None if tensor is None else tensor.numpy(), parameter.detach().numpy()
     if array is None:
         return ""

@@ -1,10 +1,10 @@
 """The trace of a model with many equal layers: a few of them are traced, and their nodes repeated for the others.
 
 Tracing takes a second or two a layer and is most of what a conversion costs, though layers of one kind differ in their
-weights alone. Every pair of kinds that are adjacent in the model is traced twice, so that what a layer reads of the one
-before it can be told: two traced layers in front of equal ones have the same nodes, and a value of the one stands where
-the value of the other does. A model for which anything of this does not hold is traced as a whole; a proof compares the
-graph with the definition either way.
+weights alone. Every pair of kinds that are adjacent in the model is traced twice. Two traced layers with equal layers
+after them must have the same nodes; values at the same place in both then correspond, which tells how a repeated layer
+is wired. A model for which this does not hold is traced as a whole. A proof compares the graph with the definition in
+either case.
 """
 
 from collections import deque
@@ -37,12 +37,12 @@ def few_layers(source: Source) -> dict[str, Reduction]:
         return {}
     traced = few.source.graphs
     lists = {source.module.get_submodule(path): stack for path, stack in few.stacks.items()}
-    found = {}
+    by_file = {}
     for file, graph in source.graphs.items():
-        stacks = {path: lists[part] for path, part in graph.module.named_modules() if part in lists}
+        stacks = {path: lists[module] for path, module in graph.module.named_modules() if module in lists}
         if stacks and file in traced:
-            found[file] = replace(few, full=graph, source=traced[file], stacks=stacks)
-    return found
+            by_file[file] = replace(few, full=graph, source=traced[file], stacks=stacks)
+    return by_file
 
 
 def trace_by_layers(few: Reduction, opset: int) -> ir.Model:
@@ -75,7 +75,7 @@ def repeated(few: Reduction, opset: int) -> ir.Model:
             before = layer
     full = writer.finished()
     with without_exporter_output():
-        DeduplicateInitializersPass()(full)  # the exporter's own last step
+        DeduplicateInitializersPass()(full)  # the exporter's last step
     return full
 
 
@@ -104,8 +104,8 @@ def chosen_for(stack: Stack) -> Sequence[int]:
             return chosen
         is_last = number == len(stack.kinds) - 1
         for traced in range(1, last + 1):
-            alike = at < last and (kinds[traced - 1], kinds[traced]) == (kinds[at], kinds[at + 1])
-            fits = kinds[traced] == stack.kinds[number] and (traced == last) == is_last and alike
+            same_pair = at < last and (kinds[traced - 1], kinds[traced]) == (kinds[at], kinds[at + 1])
+            fits = kinds[traced] == stack.kinds[number] and (traced == last) == is_last and same_pair
             if fits and (number, traced) not in seen:
                 seen.add((number, traced))
                 paths.append([*chosen, traced])

@@ -15,7 +15,7 @@ from posexport.proof.reduced.reduction import Reduction
 
 @dataclass
 class Layer:
-    """A layer of the full model; ``traced``: the one whose nodes it repeats; ``values``: its own by that one's."""
+    """A layer of the full model; ``traced``: the traced layer that it repeats; ``values``: by that layer's values."""
 
     stack: str
     number: int
@@ -29,7 +29,7 @@ class Writer:
     def __init__(self, few: Reduction, model: ir.Model, levels: Levels) -> None:
         self._few, self._model, self._levels = few, model, levels
         names = names_by_parameter(few.full.module)
-        self._parameters = {name: parameter for parameter, each in names.items() for name in each}
+        self._parameters = {name: parameter for parameter, aliases in names.items() for name in aliases}
         self._traced_parameters = dict(few.source.module.named_parameters(remove_duplicate=False))
         #: of parameters that several layers share, or none has: the name that the full model's trace gives them
         last = {name: names[p][-1] for name, p in self._traced_parameters.items() if p in names}
@@ -65,7 +65,7 @@ class Writer:
         if before is not None and before.traced == layer.traced - 1:
             values |= before.values
         elif before is not None:
-            same = self._levels.alike(layer.stack, before.traced, layer.traced - 1)
+            same = self._levels.counterparts(layer.stack, before.traced, layer.traced - 1)
             values |= {value: before.values[of_before] for value, of_before in same.items()}
         if layer.number != stack.kept[layer.traced]:
             self._check_constants(layer)
@@ -80,30 +80,32 @@ class Writer:
             self._once |= layer.values
 
     def _check_constants(self, layer: Layer) -> None:
-        """Constants of a traced layer must be those of another one of its kind, if any, to be this layer's too."""
+        """Raises UnlikeError if constants of the traced layer differ from another traced layer's of its kind."""
         kinds = self._few.stacks[layer.stack].reduced.kinds
         pairs = list(pairwise(kinds))
-        others = [n for n, pair in enumerate(pairs) if n != layer.traced and pair == pairs[layer.traced]]
-        if others:
-            self._levels.alike(layer.stack, layer.traced, others[0])
+        same_pair = [n for n, pair in enumerate(pairs) if n != layer.traced and pair == pairs[layer.traced]]
+        if same_pair:
+            self._levels.counterparts(layer.stack, layer.traced, same_pair[0])
 
     def _weight(self, value: ir.Value, layer: Layer) -> ir.Value:
-        """The weight of ``layer`` that stands for the traced layer's ``value``."""
+        """The weight of ``layer`` in place of the traced layer's ``value``."""
         traced, form = self._levels.parameter[value]
         name = f"{layer.stack}.{layer.number}" + traced.removeprefix(f"{layer.stack}.{layer.traced}")
         weight = self._parameters.get(name)
         if weight is None or weight.shape != self._traced_parameters[traced].shape:
             raise UnlikeError
         named = name if value.name == traced else self._unused(f"{value.name}_{layer.number}")
-        made = self._initializer(value, named, ir.Tensor(FORMS[form](weight.detach().numpy()), name=named))
-        made.metadata_props.update({key: _renumbered(note, layer) for key, note in value.metadata_props.items()})
-        return made
+        weight_value = self._initializer(value, named, ir.Tensor(FORMS[form](weight.detach().numpy()), name=named))
+        weight_value.metadata_props.update(
+            {key: _renumbered(note, layer) for key, note in value.metadata_props.items()}
+        )
+        return weight_value
 
     def _initializer(self, like: ir.Value, name: str, tensor: ir.TensorProtocol | None) -> ir.Value:
-        made = _copied(like, name)
-        made.const_value = tensor
-        self._initializers.append(made)
-        return made
+        copied = _copied(like, name)
+        copied.const_value = tensor
+        self._initializers.append(copied)
+        return copied
 
     def _taken(self, value: ir.Value) -> str:
         """The next name of an input's or output's family."""
@@ -151,7 +153,7 @@ class Writer:
         return name
 
     def finished(self) -> ir.Model:
-        """The full model's graph."""
+        """Returns the full model's graph."""
         few, model = self._few, self._model
         if any(self._free.values()):
             raise UnlikeError
@@ -176,9 +178,9 @@ class Writer:
 def _copied(value: ir.Value, name: str) -> ir.Value:
     shape = None if value.shape is None else value.shape.copy()
     # passes change types in place
-    made = ir.Value(name=name, shape=shape, type=copy.copy(value.type), const_value=value.const_value)
-    made.metadata_props.update(value.metadata_props)
-    return made
+    copied = ir.Value(name=name, shape=shape, type=copy.copy(value.type), const_value=value.const_value)
+    copied.metadata_props.update(value.metadata_props)
+    return copied
 
 
 def _renumbered(note: str, layer: Layer | None) -> str:
