@@ -38,6 +38,15 @@ def exported(made_from: Source, folder: Path, lowering: str = "auto") -> onnx.Mo
     return onnx.load(path)
 
 
+def of_changed(read: Callable[[], Source], change: Callable[[Any], None] | None, folder: Path) -> tuple[Source, bytes]:
+    """A source as ``read`` returns it, and the graph of another one whose module was changed."""
+    right, other = read(), read()
+    if change is not None:
+        with torch.no_grad():
+            change(other.module)
+    return right, exported(msgspec.structs.replace(right, module=other.module), folder).SerializeToString()
+
+
 def prove(of: Source, model: Path | bytes, **wishes: Any) -> Report:
     return prove_model(of, model, ProofOptions(**wishes))
 

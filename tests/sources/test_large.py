@@ -83,10 +83,12 @@ def pages(parameter: nn.Parameter) -> bool:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("name", BUILTIN)
+@pytest.mark.parametrize("whole_up_to", [0, 1 << 27])
 def test_a_sharing_copy_answers_as_a_whole_one_does(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, whole_up_to: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("posexport.proof.references.precision_copy._PIECE", 512)
+    monkeypatch.setattr("posexport.proof.references.precision_copy._WHOLE", whole_up_to)
     made = builtin(name)
     whole = PrecisionCopy(made.module, dtype, outputs=len(made.outputs))
     monkeypatch.setattr(memory_mapped, "LARGE", 0)

@@ -172,7 +172,7 @@ def biases_differ(matches: Sequence[tuple[Use, Matched]], biases: Mapping[str, A
 _aten = torch.ops.aten
 #: bytes of stored weights up to which they are kept unpacked; of more, each is unpacked where it is read
 _KEPT = 1 << 30
-#: bytes of a matrix above which so many of its rows are unpacked at once: a vocabulary's
+#: bytes above which a matrix (of a vocabulary) is unpacked in chunks, and the rows of a chunk
 _AT_ONCE, _ROWS = 1 << 28, 1 << 13
 
 

@@ -28,8 +28,8 @@ from posexport.sources.source import Source
 LARGE = 16_000_000
 #: rows of embeddings and head that a reduced model has
 WORDS = 1024
-#: attributes that say which layer it is
-_NUMBERS = ("index", "layer_idx", "layer_index", "training")
+#: attributes in which layers of one kind may differ: PyTorch's, and those that say which layer it is
+_NOT_COMPARED = {*vars(nn.Module()), "index", "layer_idx", "layer_index"}
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def weights_of(source: Source) -> int:
 def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Reduction | str:
     """The reduced model of ``source``, or why there is none.
 
-    ``texts``: it is to read real ones, with all words. ``pairs``: how often it has each pair of adjacent kinds, if the
-    full model has it so often.
+    ``texts``: it reads real texts and has all words. ``pairs``: occurrences of each pair of adjacent kinds, as far as
+    the full model has them.
     """
     if not isinstance(source.module, Definition) or source.by_trial:
         return "its layers are not known to posexport"
@@ -107,7 +107,9 @@ def kind_of(layer: nn.Module) -> tuple[Any, ...]:
         (
             path,
             type(submodule),
-            tuple((name, _simple(value)) for name, value in sorted(vars(submodule).items()) if _counts(name)),
+            tuple(
+                (name, _simple(value)) for name, value in sorted(vars(submodule).items()) if name not in _NOT_COMPARED
+            ),
             tuple((name, tuple(p.shape)) for name, p in submodule.named_parameters(recurse=False)),
             tuple((name, fingerprint([b.numpy()])) for name, b in submodule.named_buffers(recurse=False)),
         )
@@ -115,20 +117,16 @@ def kind_of(layer: nn.Module) -> tuple[Any, ...]:
     )
 
 
-def _counts(name: str) -> bool:
-    return not name.startswith("_") and name not in _NUMBERS
-
-
 def _simple(value: object) -> str:
     """Text that is equal for equal settings."""
     known = isinstance(value, int | float | str | tuple | list | type(None)) or is_dataclass(value)
-    return repr(value) if known else type(value).__qualname__
+    return repr(value) if known else str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def chosen(kinds: Sequence[object], pairs: int = 1) -> list[int] | None:
     """Indices of layers with all adjacent pairs of kinds, the first and the last among them; None: all are needed.
 
-    A kind that several layers have is kept twice: passes treat what is shared otherwise than what is alone.
+    A kind of several layers occurs twice: passes treat values that layers share differently from those of one layer.
     """
     for times in range(pairs, 3):
         indices = _walk(kinds, times)
@@ -201,7 +199,7 @@ def _narrowed(spec: OutputSpec, vocab: int) -> OutputSpec:
 
 
 def _source(full: Source, module: Definition, words: Words | None) -> Source:
-    """``full`` with the reduced module, and those of its inputs and outputs that the module has."""
+    """``full`` with the reduced module, and the inputs and outputs of that module."""
     # options may have changed what the definition says: sizes of positions, names
     known = {spec.name: spec for spec in full.inputs}
     inputs = [spec if spec.role in CARRIED else _of_words(known.get(spec.name, spec), words) for spec in module.inputs]

@@ -97,13 +97,17 @@ class Reader:
         return nn.functional.embedding(ids, table).to(self.dtype)
 
     def linear(self, weight: nn.Parameter, bias: nn.Parameter | None, x: Tensor) -> Tensor:
-        """A linear layer whose weight is cast so many rows at a time: a head's is the largest of a model."""
+        """A linear layer with its weight cast in chunks of rows: the head has the largest weight of a model."""
         offset = None if bias is None else self.read(bias)
         if self._replaced(weight, lookup=False):
             return nn.functional.linear(x, self._stand_in(weight), offset)
-        parts = [nn.functional.linear(x, rows.to(self.dtype)) for rows in _pieces(weight)]
-        y = torch.cat(parts, -1)
-        return y if offset is None else y + offset
+        columns, start = [], 0
+        for rows in _pieces(weight):
+            # in half precision the sum with the bias is rounded once
+            some = None if offset is None else offset[start : start + len(rows)]
+            columns.append(nn.functional.linear(x, rows.to(self.dtype), some))
+            start += len(rows)
+        return torch.cat(columns, -1)
 
     def _stand_in(self, parameter: nn.Parameter) -> nn.Parameter:
         """Of the shape and type of the cast copy, and NaN where it is read after all."""

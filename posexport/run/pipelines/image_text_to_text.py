@@ -174,7 +174,7 @@ class ImageTextToText(GeneratingPipeline):
         ]
 
     def _new_text(self, prompt: Sequence[int], ids: Sequence[int], shows: Mapping[str, Any]) -> str:
-        """The text of ``ids`` without that of the prompt. ``shows``: options of `decode`."""
+        """The text of ``ids`` without the prompt's. ``shows``: options of `decode`."""
         text, begun = self.decode(ids, **shows), self.decode(prompt, **shows)
         at = text.find(begun)
         return text[at + len(begun) :] if 0 <= at <= _FROM_START else text
@@ -187,7 +187,7 @@ def _flat(images: Any) -> list[Any]:
 
 
 def _holds_texts(inputs: Any) -> bool:
-    """Whether ``inputs`` are chats, or dictionaries with texts, or an iterator of such."""
+    """Whether ``inputs`` are chats, or dictionaries with texts, or an iterator of these."""
     if isinstance(inputs, list | tuple):
         return bool(inputs) and (is_message(inputs[0]) or _holds_texts(inputs[0]))
     return isinstance(inputs, Mapping) or hasattr(inputs, "__next__")

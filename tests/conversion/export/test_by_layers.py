@@ -3,6 +3,8 @@
 import ast
 import copy
 import hashlib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pytest
 import torch
 from torch import nn
 
+import posexport
 from posexport.conversion.export.by_layers import trace as by_layers
+from posexport.conversion.export.by_layers import writer
 from posexport.conversion.export.by_layers.levels import UnlikeError, names_by_parameter
 from posexport.conversion.export.trace import as_traced, trace
 from posexport.proof.full_model.records import Stack
@@ -147,30 +151,88 @@ def test_layers_that_no_traced_one_stands_for_are_refused() -> None:
         by_layers.chosen_for(Stack(list("AABBA"), [0, 4]))
 
 
-class Numbered(nn.Module):
-    """A layer that computes with its number, which no attribute says."""
+class Scaled(nn.Module):
+    """A layer that multiplies its input by a number which only a closure holds."""
 
-    def __init__(self, layer: nn.Module, number: int) -> None:
+    def __init__(self, layer: nn.Module, number: float) -> None:
         super().__init__()
-        self.layer, self._number = layer, number
+        self.layer, self.scaled = layer, lambda x: x * number
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return self.layer(x * (1 + self._number), *args, **kwargs)
+        return self.layer(self.scaled(x), *args, **kwargs)
+
+
+SETTINGS = ("layers=6", "hidden=40", "heads=5", "vocab=300")
+
+
+def scaled(name: str, numbers: list[float]) -> Source:
+    """A built-in model, each layer with a number that `reduction.kind_of` cannot see."""
+    source = load_source(name, LoadOptions(settings=SETTINGS))
+    path = next(path for path, module in source.module.named_modules() if isinstance(module, nn.ModuleList))
+    owner, _, attribute = path.rpartition(".")
+    layers = nn.ModuleList(map(Scaled, source.module.get_submodule(path), numbers))
+    setattr(source.module.get_submodule(owner), attribute, layers)
+    return source
+
+
+def test_layers_of_a_kind_have_equal_attributes() -> None:
+    def layer(**attributes: Any) -> nn.Module:
+        module = nn.LayerNorm(4)
+        vars(module).update(attributes)
+        return module
+
+    same = [layer(index=number, _scale=2.0, activation=torch.relu) for number in range(2)]
+    assert len({reduction.kind_of(each) for each in same}) == 1
+    others = [layer(_scale=3.0, activation=torch.relu), layer(_scale=2.0, activation=nn.functional.gelu)]
+    assert len({reduction.kind_of(each) for each in (*same, *others)}) == 3
 
 
 @pytest.mark.all
-def test_layers_that_compute_with_their_numbers_are_all_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = load_source("encoder-rope", LoadOptions(settings=("layers=5", "hidden=40", "heads=5", "vocab=300")))
-    stack = next(path for path, module in source.module.named_modules() if isinstance(module, nn.ModuleList))
-    owner, _, attribute = stack.rpartition(".")
-    layers = source.module.get_submodule(stack)
-    setattr(
-        source.module.get_submodule(owner),
-        attribute,
-        nn.ModuleList(Numbered(layer, number) for number, layer in enumerate(layers)),
-    )
+def test_traced_layers_that_differ_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = scaled("encoder-rope", [1, 2, 3, 4, 5, 6])
     monkeypatch.setattr(by_layers, "LARGE", 0)
     few = by_layers.few_layers(source)["model.onnx"]
     with pytest.raises(UnlikeError):
         by_layers.repeated(few, OPSET)
     assert content(by_layers.trace_by_layers(few, OPSET)) == content(trace(source, OPSET))
+
+
+def weight_of_the_next(patch: pytest.MonkeyPatch) -> None:
+    right = writer.Writer._weight
+
+    def wrong(self: writer.Writer, value: ir.Value, layer: writer.Layer) -> ir.Value:
+        made = right(self, value, layer)
+        if layer.number == 2:
+            made.const_value = right(self, value, replace(layer, number=3)).const_value
+        return made
+
+    patch.setattr(writer.Writer, "_weight", wrong)
+
+
+def a_layer_is_passed_over(patch: pytest.MonkeyPatch) -> None:
+    right, written = writer.Writer.add, {}
+
+    def wrong(self: writer.Writer, layer: writer.Layer, before: writer.Layer | None) -> None:
+        written[layer.number] = layer
+        right(self, layer, written[1] if layer.number == 3 else before)
+
+    patch.setattr(writer.Writer, "add", wrong)
+
+
+def one_layer_differs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("posexport.sources.prepare.load_source", lambda name, _: scaled(name, [1, 1, 1, 1.5, 1, 1]))
+
+
+@pytest.mark.all
+@pytest.mark.fresh
+@pytest.mark.parametrize("broken", [None, weight_of_the_next, a_layer_is_passed_over, one_layer_differs])
+def test_the_proof_finds_what_was_repeated_wrongly(
+    broken: Callable[[pytest.MonkeyPatch], None] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (by_layers, reduction):
+        monkeypatch.setattr(module, "LARGE", 0)
+    if broken is not None:
+        broken(monkeypatch)
+    report = posexport.convert("encoder-rope", tmp_path / "b", settings=SETTINGS).report
+    assert report is not None
+    assert report.passed == (broken is None), report.describe()
