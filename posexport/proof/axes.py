@@ -1,5 +1,6 @@
 """The checks that every dynamic axis was seen to vary, and that a graph runs at the least sizes."""
 
+from functools import partial
 from pathlib import Path
 
 from posexport.base.sizes import frames, multiple
@@ -7,8 +8,12 @@ from posexport.base.spec import FRAMES, HEIGHT, PAST, SEQUENCE, TOTAL, WIDTH
 from posexport.errors import PosexportError
 from posexport.proof.subjects.half import widened
 from posexport.proof.subjects.runner import RunError, Runner
+from posexport.run.providers import make_session
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
+
+#: for a few calls whose values are not compared
+_session = partial(make_session, spinning=False, denormals=False, prepacking=False)
 
 
 class TooSmallError(PosexportError):
@@ -25,7 +30,7 @@ def check_least(source: Source, model: Path | bytes) -> None:
     }
     feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
     try:
-        Runner.of(source, model, source.part_specs)(feeds)
+        Runner.of(source, model, source.part_specs, make=_session)(feeds)
     except RunError as err:
         raise TooSmallError(f"{source.name}: the graph fails at {sizes}, which the module takes: {err}") from err
 
@@ -37,7 +42,7 @@ def check_axes(source: Source, model: Path | bytes) -> None:
         PosexportError: naming the axis that the graph fixes, and where.
     """
     source = widened(source)
-    runner = Runner.of(source, model, source.part_specs)
+    runner = Runner.of(source, model, source.part_specs, make=_session)
     limit = source.limits.max_length
     for step in (1, 2):
         sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.limits.trace_sizes).items()}

@@ -48,6 +48,7 @@ def make_session(
     profile: Path | None = None,
     spinning: bool = True,
     denormals: bool = True,
+    prepacking: bool = True,
     weights: Path | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> "InferenceSession":
@@ -56,8 +57,9 @@ def make_session(
     ``threads``: of one operator (0: `posexport.base.system.threads`). ``level``: one of `LEVELS`. ``profile``: path
     prefix of a profile to write. ``spinning``: idle threads wait busily, which is faster alone and slower under other
     load. ``denormals``: keep numbers below 1.2e-38; if false, they are 0 in the session's threads, and in the calling
-    thread while it runs (`posexport.run.wrapped_session`). ``weights``: the folder of external data for a model in
-    bytes; a path has them in its folder. ``provider_options``: as `posexport.load` takes them.
+    thread while it runs (`posexport.run.wrapped_session`). ``prepacking``: kernels copy constant weights into the order
+    in which they read them, which takes as long as several calls. ``weights``: the folder of external data for a model
+    in bytes; a path has them in its folder. ``provider_options``: as `posexport.load` takes them.
 
     Raises PosexportError for an unknown provider, option or level, for a provider that does not load (naming the
     library), for a model that is no ONNX file or is newer than the installed ONNX Runtime.
@@ -75,6 +77,8 @@ def make_session(
     options = _session_options(threads, level, profile, spinning)
     for name, value in numeric_options(model, provider=provider, denormals=denormals).items():
         options.add_session_config_entry(name, value)
+    if not prepacking:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     if not record.takes_defaults:
         model, weights = _with_required_inputs(model, weights)
     if weights is not None:
