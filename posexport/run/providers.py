@@ -74,11 +74,9 @@ def make_session(
     ort_options = {**record.session_options(provider_options), **record.pool(threads)}
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
-    options = _session_options(threads, level, profile, spinning)
+    options = _session_options(threads, level, profile, spinning, prepacking)
     for name, value in numeric_options(model, provider=provider, denormals=denormals).items():
         options.add_session_config_entry(name, value)
-    if not prepacking:
-        options.add_session_config_entry("session.disable_prepacking", "1")
     if not record.takes_defaults:
         model, weights = _with_required_inputs(model, weights)
     if weights is not None:
@@ -194,7 +192,9 @@ def check_loads(provider: str) -> None:
     make_session(tiny.SerializeToString(), provider=provider)
 
 
-def _session_options(threads: int, level: str, profile: Path | None, spinning: bool) -> "SessionOptions":
+def _session_options(
+    threads: int, level: str, profile: Path | None, spinning: bool, prepacking: bool
+) -> "SessionOptions":
     import onnxruntime
 
     if level not in LEVELS:
@@ -211,6 +211,8 @@ def _session_options(threads: int, level: str, profile: Path | None, spinning: b
     options.log_severity_level = _FATAL
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not prepacking:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
