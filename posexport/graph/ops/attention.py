@@ -88,6 +88,8 @@ class AttentionSpec(_Scored):
     cache: Literal["none", "static", "append", "grow"] = "none"
     bias: Literal["none", "full", "tiled"] = "none"
     packed: bool = False
+    #: of one that appends: it is one token after a static KV cache that is mostly used, as the input ``step`` says
+    single: bool = False
     #: of one that appends: an input says whether causal order drops all that the mask does
     order_known: bool = False
     #: inputs hold an order with the kept keys first, and their number (`posexport.graph.ops.cache`)
@@ -99,6 +101,7 @@ class AttentionSpec(_Scored):
     def name(self) -> str:
         """For example ``CausalMaskedRelativeKeyAttention``."""
         words = {
+            "Single": self.single,
             "Packed": self.packed,
             "Cached": self.cache == "append",
             "Growing": self.cache == "grow",

@@ -19,7 +19,7 @@ from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.ops.operator import DOMAIN
 from posexport.graph.ops.rotation import RotationSpec
 from posexport.graph.passes.flat_tokens import flatten
-from posexport.graph.passes.padding import new_tokens
+from posexport.graph.passes.padding import new_tokens, steps
 from posexport.graph.passes.padding.between import keeps_rows_apart
 from posexport.graph.passes.padding.mask import Axes, mask_of_new_tokens
 from posexport.graph.passes.padding.new_tokens import NewTokens
@@ -53,7 +53,7 @@ def drop(model: ir.Model) -> int | Refusal:
     if tokens is None:
         return Refusal("no input is of the new tokens")
     # rows of tokens, and the mask of the keys
-    flatten(model.graph)
+    flatten(model.graph, lead)
     flow = _Flow.of(model.graph, lead)
     if flow.reason is not None:
         return Refusal(flow.reason)
@@ -140,8 +140,10 @@ def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> Non
     graph.insert_before(graph[0], g.take())
     for node in flow.entering:
         padding.leave_out(node)
+    scatters = []
     for rows, readers in put_back.items():
         every = padding.put_back(rows, zeros[_channels(rows)])
+        scatters += [node for node in [every.producer()] if node is not None]
         graph.insert_after(rows.producer() or graph[0], g.take())
         for reader, place in readers:
             reader.replace_input_with(place, every)
@@ -149,6 +151,7 @@ def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> Non
     for node in flow.leaving:
         if node.outputs[0].is_graph_output():
             _give(graph, g, node, new.unpads, padding)
+    steps.branch(graph, g, new.kept, scatters)
 
 
 @dataclass(frozen=True)
