@@ -15,6 +15,7 @@ from posexport.graph import edits
 from posexport.graph.builder import Builder
 from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.passes.padding.between import copy
+from posexport.graph.queries import sizes
 
 _FLOAT = ir.DataType[MODEL_DTYPE.onnx]
 
@@ -36,23 +37,26 @@ class _Between:
     def after(cls, scatter: ir.Node) -> "_Between | None":
         """None where anything else reads what is between, or there is other attention."""
         found, left = {scatter}, [scatter]
-        ends: list[ir.Node] = []
         while left:
             for user in {user for value in left.pop().outputs for user, _ in value.uses()} - found:
                 found.add(user)
-                (ends if user.op_type == "GatherND" else left).append(user)
-        attention = [node for node in found if AttentionSpec.of(node) is not None]
-        given = {value for node in found for value in node.outputs if value.is_graph_output()}
-        if len(ends) != 1 or len(attention) != 1 or not given <= {*attention[0].outputs[1:]}:
+                if user.op_type != "GatherND":
+                    left.append(user)
+        nodes = [node for node in scatter.graph or () if node in found]
+        computed = {value for node in nodes for value in node.outputs}
+        attention = [node for node in nodes if (spec := AttentionSpec.of(node)) is not None and spec.cache == "append"]
+        ends = [node for node in nodes if node.op_type == "GatherND"]
+        if len(ends) != 1 or ends[0].inputs[1] is not scatter.inputs[1] or len(attention) != 1:
             return None
-        spec = AttentionSpec.of(attention[0])
-        if spec is None or spec.cache != "append" or scatter.graph is None:
-            return None
-        computed = {value for node in found for value in node.outputs}
+        given = {value for value in computed if value.is_graph_output()}
         selections = [
-            node for node in found if node.op_type == "Where" and not {node.inputs[0], node.inputs[2]} & computed
+            node
+            for node in nodes
+            if node.op_type == "Where"
+            and not {node.inputs[0], node.inputs[2]} & computed
+            and sizes(node.outputs[0]) == sizes(node.inputs[1])
         ]
-        return cls([node for node in scatter.graph if node in found], attention[0], selections)
+        return cls(nodes, attention[0], selections) if given <= {*attention[0].outputs[1:]} else None
 
     @property
     def step(self) -> ir.Value:
@@ -72,7 +76,7 @@ class _Between:
             if node in self.selections and node.inputs[1] is not None:
                 copies[node.outputs[0]] = copies[node.inputs[1]]
             else:
-                spec = AttentionSpec.of(node)
+                spec = AttentionSpec.of(node) if node is self.attention else None
                 copy(g, node, copies, None if spec is None else replace(spec, single=True))
         assert gather.inputs[0] is not None
         return self._results(copies, g.Squeeze(copies[gather.inputs[0]], [1]))
@@ -87,14 +91,15 @@ class _Between:
         return rows, *(copies[value] for value in self.attention.outputs[1:])
 
 
-def branch(graph: ir.Graph, g: Builder, kept: ir.Value, scatters: Collection[ir.Node]) -> None:
-    """Let steps without padding leave out ``scatters`` and what they are for; ``kept``: the computed tokens [B, T].
+def branch(graph: ir.Graph, g: Builder, kept: ir.Value, repadded: Collection[ir.Value]) -> None:
+    """Let steps without padding do without ``repadded``; ``kept``: the computed tokens, bool [B, T].
 
-    Of one token in each row, some may be padding and computed: the selections say which.
+    Padding that is computed too may have no keys: the selections of contexts ask for that.
     """
     plain: dict[tuple[ir.Value | None, ...], ir.Value] = {}
-    for scatter in scatters:
-        between = _Between.after(scatter) if scatter.graph is graph else None
+    for value in repadded:
+        scatter = value.producer()
+        between = None if scatter is None else _Between.after(scatter)
         if between is None:
             continue
         conditions = dict.fromkeys(node.inputs[0] for node in between.selections)
