@@ -7,6 +7,7 @@ has a copy of the nodes with attention of a single token, the other has the node
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import onnx_ir as ir
 
@@ -112,8 +113,8 @@ def branch(graph: ir.Graph, g: Builder, kept: ir.Value, repadded: Collection[ir.
         rows = between.nodes[-1].outputs[0]
         results = g.if_(
             plain[key],
-            lambda between=between: between.of_rows(g),
-            lambda between=between: between.as_before(g),
+            partial(between.of_rows, g),
+            partial(between.as_before, g),
             branches=("of_rows", "with_padding"),
             name=[f"{rows.name}", "present_k", "present_v"],
             types=[_FLOAT] * 3,
