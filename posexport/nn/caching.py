@@ -157,7 +157,7 @@ class Reach:
         ids_BS = (mask_BS.to(torch.int64).cumsum(1) - 1).clamp(min=0)
         slots_S = torch.arange(mask_BS.shape[1], dtype=torch.int64, device=mask_BS.device)
         slots_T = torch.arange(new, dtype=torch.int64, device=mask_BS.device) + (mask_BS.shape[1] - new)
-        counted_BT = ids_BS[:, slots_T]
+        counted_BT = ids_BS.index_select(1, slots_T)
         if ids_BT is None:
             ids_BT = counted_BT
         else:

@@ -128,6 +128,9 @@ class Attention:
 
     def bias(self) -> ir.Value | None:
         """All that is added to the scaled scores, as one value [B or 1, H or 1, T, S]; None for nothing."""
+        if self.spec.causal and self.spec.scores is None and self._has_mask():
+            # one pass over the pairs: keys that are later and masked too are dropped as the others are
+            return self.g.Where(self.later(), self.lowest(), self.x["mask"], name="bias_and_mask")
         added = self.unmasked_bias()
         return self.masked(added) if self._has_mask() else added
 

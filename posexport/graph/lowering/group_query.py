@@ -68,9 +68,15 @@ class GroupQuery(Lowering[AttentionSpec]):
                 return by_mask()
             branches = ("by_order", "by_mask")
             return g.if_(x["order_suffices"], by_order, by_mask, branches=branches, name=spec.outputs)
+
+        def of_step() -> Appended:
+            return with_types(step(acausal, acausal.bias), target, [axes])
+
+        if spec.single:
+            return of_step()
         return g.if_(
             x["step"],
-            lambda: with_types(step(acausal, acausal.bias), target, [axes]),
+            of_step,
             of_others,
             branches=("of_step", "of_others"),
             name=spec.outputs,

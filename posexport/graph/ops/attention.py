@@ -16,6 +16,7 @@ heads, T queries, S keys, D head size, V head size of the values, C capacity of 
 | `cache` | none, static, append, grow | KV cache: k and v are a static one, written into it or appended to one |
 | `bias` | none, full, tiled | an input ``bias`` is all that is added to the scores, computed once for many layers |
 | `packed` | bool | q, k, v and the context have packed heads, [B, T, H D], not [B, H, T, D] |
+| `single` | bool | one that appends: a single token after a static KV cache that is mostly used |
 
 Of a static KV cache the first S of C slots are used. With ``append`` a node writes k and v into ``past_k, past_v`` [B,
 H, C, D] and returns the caches too; with ``grow`` it concatenates them to [B, H, P, D]. Both read what
@@ -88,6 +89,7 @@ class AttentionSpec(_Scored):
     cache: Literal["none", "static", "append", "grow"] = "none"
     bias: Literal["none", "full", "tiled"] = "none"
     packed: bool = False
+    single: bool = False
     #: of one that appends: an input says whether causal order drops all that the mask does
     order_known: bool = False
     #: inputs hold an order with the kept keys first, and their number (`posexport.graph.ops.cache`)
@@ -99,6 +101,7 @@ class AttentionSpec(_Scored):
     def name(self) -> str:
         """For example ``CausalMaskedRelativeKeyAttention``."""
         words = {
+            "Single": self.single,
             "Packed": self.packed,
             "Cached": self.cache == "append",
             "Growing": self.cache == "grow",

@@ -129,13 +129,13 @@ def CachedCalls(
     one = op.Equal(new, [1])
     takes = op.Squeeze(op.Or(op.Or(op.Equal(rows, [1]), one), op.Equal(new, keys)), [0])
     last_keys = op.Cast(op.Expand(keys - 1, rows), to=6)
-    key_total = op.Cast(op.Squeeze(keys, [0]), to=6)
-    capacity = op.Shape(past_k, start=2, end=3)
+    key_total = op.Cast(op.Size(kpos), to=6)
+    unused = op.Shape(past_k, start=2, end=3) - keys
     # the whole capacity costs as much as the used slots do in the operator where these are two thirds
-    step = op.Squeeze(op.And(one, op.LessOrEqual(capacity * 2, keys * 3)), [0])
+    step = op.Squeeze(op.And(one, op.LessOrEqual(unused * 2, keys)), [0])
     write_at = op.Expand(op.Slice(qpos, [0], [1]), rows)
     # of what is added to scores [B, H, 1, S], to the capacity
-    pads = op.Concat([0, 0, 0, 0, 0, 0, 0], capacity - keys, axis=0)
+    pads = op.Concat([0, 0, 0, 0, 0, 0, 0], unused, axis=0)
     step_mask = op.Unsqueeze(op.Pad(mask, pads, op.CastLike(_MINUS_INFINITY, mask)), [1])
     return takes, last_keys, key_total, step, write_at, keys, pads, step_mask
 

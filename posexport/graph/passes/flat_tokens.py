@@ -65,11 +65,12 @@ def _to_gemm(product: ir.Node) -> None:
         node.graph.remove(node, safe=True)
 
 
-def flatten(graph: ir.Graph) -> None:
-    """All that works token by token, also where only a row for every token is wanted."""
+def flatten(graph: ir.Graph, lead: tuple[int | str, ...] | None = None) -> None:
+    """All that works token by token, also where only a row for every token is wanted; ``lead``: of these axes alone."""
     flattening = _Flattening(graph)
     for region in regions(graph, ir.DataType[MODEL_DTYPE.onnx]):
-        flattening.apply(region)
+        if lead is None or token_axes(region.entering[0]) == lead:
+            flattening.apply(region)
 
 
 class _Flattening:

@@ -66,7 +66,7 @@ class Between:
         """The context of the whole batch, by a copy of the nodes; ``read``: values in place of inputs."""
         copies = dict(read)
         for node in self.nodes:
-            _copy(g, node, copies)
+            copy(g, node, copies)
             for value in node.outputs:
                 copies[value].shape = value.shape
         return copies[self.rows]
@@ -97,7 +97,7 @@ class Between:
                 copies[result] = row.g.Reshape(rows, _row_shape(result, self.lead))
             else:
                 copies |= {value: row.part(value) for value in _read(node) if value not in copies}
-                _copy(row.g, node, copies, _alone(node, self.padding))
+                copy(row.g, node, copies, _alone(node, self.padding))
             for value in node.outputs:
                 copies[value].type = value.type
                 if value.shape is not None:  # by which lowerings write no branch for larger batches
@@ -175,10 +175,10 @@ def _alone(node: ir.Node, padding: Collection[ir.Value]) -> AttentionSpec | None
     return replace(spec, bias="none", mask="none" if only_padding else spec.mask)
 
 
-def _copy(g: Builder, node: ir.Node, copies: dict[ir.Value, ir.Value], spec: AttentionSpec | None = None) -> None:
-    """Write a copy of ``node`` with inputs replaced by ``given``, which gets its outputs; attention as ``spec``."""
+def copy(g: Builder, node: ir.Node, copies: dict[ir.Value, ir.Value], spec: AttentionSpec | None = None) -> None:
+    """Write a copy of ``node`` with inputs replaced by ``copies``, which gets its outputs; attention as ``spec``."""
     if spec is None:
-        copy = ir.Node(
+        made = ir.Node(
             node.domain,
             node.op_type,
             [value and copies.get(value, value) for value in node.inputs],
@@ -190,8 +190,8 @@ def _copy(g: Builder, node: ir.Node, copies: dict[ir.Value, ir.Value], spec: Att
         original = AttentionSpec.of(node)
         assert original is not None
         inputs = original.named_inputs(node)
-        copy = spec.node({name: value and copies.get(value, value) for name, value in inputs.items()}, like=node)
-    copy.metadata_props.update(node.metadata_props)
-    for old, new in zip(node.outputs, copy.outputs, strict=True):
+        made = spec.node({name: value and copies.get(value, value) for name, value in inputs.items()}, like=node)
+    made.metadata_props.update(node.metadata_props)
+    for old, new in zip(node.outputs, made.outputs, strict=True):
         new.name, new.type = old.name, old.type
-    copies |= dict(zip(node.outputs, g.add(copy), strict=True))
+    copies |= dict(zip(node.outputs, g.add(made), strict=True))

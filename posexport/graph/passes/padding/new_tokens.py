@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 
-_BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
+_BOOL = ir.DataType.BOOL
 _END = int(np.iinfo(np.int64).max)
 #: one in this many new tokens must be padding: re-padding of logits takes up to a twentieth of the time
 _SHARE = 8
@@ -36,9 +36,8 @@ def find(g: Builder, mask: ir.Value, tokens: ir.Value) -> NewTokens:
     ``mask``: [B, S] over past and new tokens, not 0 for real ones. ``tokens``: any value of shape [B, T, ...].
     """
     real = g.slice(g.Cast(mask, to=_BOOL), g.Neg(g.size(tokens, 1)), [_END], 1, name="real_new_tokens")
-    number, whole = g.ReduceSum(g.Cast(real, to=_INT64), keepdims=0), g.Size(real)
-    is_enough = g.LessOrEqual(g.Mul(number, _SHARE), g.Mul(whole, _SHARE - 1))
-    unpads = g.And(is_enough, g.Greater(number, 0), name="new_padding_is_dropped")
-    kept = g.Or(real, g.Not(unpads), name="computed_tokens")
+    share = g.ReduceMean(g.Cast(real, to=ir.DataType.FLOAT), keepdims=0)
+    keeps_all = g.Or(g.Greater(share, 1 - 1 / _SHARE), g.Equal(share, 0.0))
+    kept = g.Or(real, keeps_all, name="computed_tokens")
     keep = g.Squeeze(g.NonZero(g.Reshape(kept, [-1])), [0], name="kept_tokens")
-    return NewTokens(unpads, kept, g.Reshape(whole, [1]), keep)
+    return NewTokens(g.Not(keeps_all, name="new_padding_is_dropped"), kept, g.Reshape(g.Size(real), [1]), keep)

@@ -2,8 +2,9 @@
 
 Attention is unchanged, with its KV cache and over all tokens. Rows are re-padded before it, with zeros for padding, and
 its context is gathered after it. Each is one node per layer and no branch: most calls are decode steps, in which an If
-costs more than it could save. The real tokens are computed once per call; without padding, as in a decode step, all
-tokens are kept. Keys and values of padding are zeros in the cache, where the mask drops them as before.
+costs more than it could save; attention to a static cache has one already (`posexport.graph.passes.padding.steps`). The
+real tokens are computed once per call; without padding, as in a decode step, all tokens are kept. Keys and values of
+padding are zeros in the cache, where the mask drops them as before.
 """
 
 from collections.abc import Collection
@@ -13,13 +14,14 @@ import onnx_ir as ir
 
 from posexport.base.refusal import Refusal
 from posexport.base.targets.dtypes import MODEL_DTYPE
+from posexport.base.targets.target import Target
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.ops.operator import DOMAIN
 from posexport.graph.ops.rotation import RotationSpec
 from posexport.graph.passes.flat_tokens import flatten
-from posexport.graph.passes.padding import new_tokens
+from posexport.graph.passes.padding import new_tokens, steps
 from posexport.graph.passes.padding.between import keeps_rows_apart
 from posexport.graph.passes.padding.mask import Axes, mask_of_new_tokens
 from posexport.graph.passes.padding.new_tokens import NewTokens
@@ -34,7 +36,7 @@ _OWN = {AttentionSpec.op_type, RotationSpec.op_type}
 _TOKENS = -2
 
 
-def drop(model: ir.Model) -> int | Refusal:
+def drop(model: ir.Model, target: Target) -> int | Refusal:
     """Rewrite a decoder's graph.
 
     Returns:
@@ -53,7 +55,7 @@ def drop(model: ir.Model) -> int | Refusal:
     if tokens is None:
         return Refusal("no input is of the new tokens")
     # rows of tokens, and the mask of the keys
-    flatten(model.graph)
+    flatten(model.graph, lead)
     flow = _Flow.of(model.graph, lead)
     if flow.reason is not None:
         return Refusal(flow.reason)
@@ -61,7 +63,7 @@ def drop(model: ir.Model) -> int | Refusal:
     mask = mask_of_new_tokens(model, self_attention, lead)
     if isinstance(mask, Refusal):
         return mask
-    _drop(model, mask, tokens, flow)
+    _drop(model, mask, tokens, flow, branches=not target.waits_to_branch)
     return len(self_attention)
 
 
@@ -129,7 +131,7 @@ def _keeps_tokens_apart(node: ir.Node, computed: Collection[ir.Value]) -> bool:
     return node.op_type in _BY_TOKEN or keeps_rows_apart(node)
 
 
-def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> None:
+def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow, *, branches: bool) -> None:
     graph = model.graph
     g = builder(model)
     new = new_tokens.find(g, mask, tokens)
@@ -140,8 +142,10 @@ def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> Non
     graph.insert_before(graph[0], g.take())
     for node in flow.entering:
         padding.leave_out(node)
+    repadded = []
     for rows, readers in put_back.items():
         every = padding.put_back(rows, zeros[_channels(rows)])
+        repadded.append(every)
         graph.insert_after(rows.producer() or graph[0], g.take())
         for reader, place in readers:
             reader.replace_input_with(place, every)
@@ -149,6 +153,8 @@ def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> Non
     for node in flow.leaving:
         if node.outputs[0].is_graph_output():
             _give(graph, g, node, new.unpads, padding)
+    if branches:
+        steps.branch(graph, g, new.kept, repadded)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class Unpadding(GraphPass):
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts attention that goes row by row."""
         if context.target.steps:
-            dropped = prefill.drop(model)
+            dropped = prefill.drop(model, context.target)
             return PassResult(rejected=(dropped.reason,)) if isinstance(dropped, Refusal) else PassResult(nodes=dropped)
         mask = padding_mask(model)
         if isinstance(mask, Refusal):
