@@ -75,7 +75,8 @@ class Flattened(nn.Module):
 
 def test_rows_and_tokens_may_be_one_axis(tmp_path: Path) -> None:
     done = posexport.convert(Flattened().eval(), tmp_path / "b", example_inputs={"x": X}, lengths=[1, 17])
-    assert done.good and done.manifest is not None, done.to_text()
+    assert done.good, done.to_text()
+    assert done.manifest is not None
     assert done.manifest.outputs[0].axes == ["output_axis_0_batch_rows", 5]
 
 
