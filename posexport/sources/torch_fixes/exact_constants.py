@@ -19,10 +19,10 @@ def with_exact_constants() -> Iterator[None]:
     """Inside the block a pattern's 0 or 1 matches no other number."""
     match = SimplePatternMatcher._match_constant  # noqa: SLF001
 
-    def match_exactly(self: SimplePatternMatcher, pattern: Any, value: ir.Value) -> bool:
+    def match_exactly(self: SimplePatternMatcher, pattern: Any, value: ir.Value) -> Any:
         constant = value.const_value
-        is_number = pattern.value in (0, 1) and constant is not None and constant.size == 1
-        if is_number and constant.numpy().item() != pattern.value:
+        is_other = constant is not None and constant.size == 1 and constant.numpy().item() != pattern.value
+        if is_other and pattern.value in (0, 1):
             return self.fail(f"{value.name} is not {pattern.value}")
         return match(self, pattern, value)
 

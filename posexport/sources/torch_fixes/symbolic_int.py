@@ -139,7 +139,7 @@ def _chunks(x: Tensor, chunks: Any, dim: int = 0) -> tuple[Tensor, ...]:
     count = next(number for number in itertools.count(1) if chunks <= number)  # an equality would fix a size
     size = (x.shape[dim] + count - 1) // count
     starts = [number * size for number in range(count)]
-    return tuple(x.narrow(dim, start, torch.sym_min(size, x.shape[dim] - start)) for start in starts)
+    return tuple(x.narrow(dim, start, _least(size, x.shape[dim] - start)) for start in starts)
 
 
 def _spaced(start: float, end: Any, steps: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
@@ -160,10 +160,11 @@ def _stacked(data: Any, dtype: torch.dtype | None) -> Tensor:
     return torch.scalar_tensor(data, dtype=dtype or default)
 
 
+_least = _chosen(min, torch.sym_min)
 _BUILTIN = {
     "int": _SymbolicInt,
     "len": _len,
-    "min": _chosen(min, torch.sym_min),
+    "min": _least,
     "max": _chosen(max, torch.sym_max),
 }
 _IMPORTED = {"torch_int": _torch_int, "torch_compilable_check": _check}
