@@ -44,6 +44,8 @@ SAMPLES = "num_samples"
 WORDS, LABELS = "num_words", "num_labels"
 #: the frames that convolutions make of ``sequence_length`` audio samples
 FRAMES = "num_frames"
+#: how names of axes of outputs end that hold the rows of a batch and something else: [B * T, C]
+BATCH_ROWS = "batch_rows"
 #: axes of outputs with one entry per token
 TOKENS = (SEQUENCE, FRAMES, TOTAL, CAPACITY, ENCODER_SEQUENCE)
 #: the axes of KV caches among the outputs

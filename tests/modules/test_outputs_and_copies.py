@@ -62,6 +62,24 @@ def test_an_object_without_tensors_is_refused() -> None:
         named_outputs(SimpleNamespace(size=3))
 
 
+class Flattened(nn.Module):
+    """Its rows and tokens are one axis, as of a router."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(D, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.project(x + x.cumsum(1)).flatten(0, 1)
+
+
+def test_rows_and_tokens_may_be_one_axis(tmp_path: Path) -> None:
+    done = posexport.convert(Flattened().eval(), tmp_path / "b", example_inputs={"x": X}, lengths=[1, 17])
+    assert done.good, done.to_text()
+    assert done.manifest is not None
+    assert done.manifest.outputs[0].axes == ["output_axis_0_batch_rows", 5]
+
+
 class WithZeros(nn.Module):
     """Beside its outputs a location that is zero, as of a scaler that only scales."""
 

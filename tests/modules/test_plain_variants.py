@@ -92,6 +92,15 @@ class Mixed(OfLast):
         return logits
 
 
+class InBlocks(OfLast):
+    """Tokens of a block of 4 see one another's first, as in local attention."""
+
+    def end(self, x: Tensor) -> Tensor:
+        blocks = F.pad(x, (0, 0, 0, -x.shape[1] % 4)).unflatten(1, (-1, 4))
+        logits: Tensor = self.lm_head((blocks + blocks[:, :, :1]).flatten(1, 2)[:, : x.shape[1]])
+        return logits
+
+
 LAST = (OfLast, WithoutAxis, ByLength)
 
 
@@ -113,6 +122,7 @@ def test_a_module_of_the_last_token_gives_logits_of_every_token(make: type[OfLas
     [
         pytest.param(OfFirst, "Gather reads along its tokens", marks=pytest.mark.all),
         pytest.param(OfChannels, "ReduceMean reads along its tokens", marks=pytest.mark.all),
+        (InBlocks, r"test_plain_variants.py line \d+: `blocks = "),
         (Mixed, r"ReduceMean reads along its tokens .*`logits: Tensor = self.lm_head\(x\[:, -1\] \+ x.mean"),
     ],
 )

@@ -191,6 +191,18 @@ class Windows(nn.Module):
         return joined.view(x.shape)
 
 
+class GhostNorm(nn.Module):
+    """TabNet's batch norm, of 128 rows at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.chunk(int(np.ceil(x.shape[0] / 128)), 0)
+        return self.out(torch.cat([self.norm(part) for part in parts], dim=0))
+
+
 def _converted(tmp_path: Path, module: nn.Module, example: dict[str, Tensor]) -> posexport.Conversion:
     result = posexport.convert(module.eval(), tmp_path / "bundle", example_inputs=example)
     assert result.good, result.to_text()
@@ -287,6 +299,12 @@ def test_a_number_of_rows_from_several_sizes_follows_the_batch() -> None:
     model = Windows().eval()
     source = module_source(model, {"x": torch.randn(2, 8, 12, 8)})
     _trace_is_right(source, model, (1, 8, 8, 8), (3, 12, 8, 8))
+
+
+def test_chunks_of_a_computed_number_of_rows_follow_the_batch() -> None:
+    torch.manual_seed(0)
+    model = GhostNorm().eval()
+    _trace_is_right(module_source(model, {"x": torch.randn(3, 8)}), model, (1, 8), (128, 8), (300, 8))
 
 
 @pytest.mark.parametrize("kind", [Kept, KeptAsBuffer])

@@ -19,6 +19,7 @@ from posexport.models.forward_decoder import ForwardDecoder
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.exact_constants import with_exact_constants
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 from posexport.sources.torch_fixes.floor_division import with_floor_division
 from posexport.sources.torch_fixes.helper_lines import with_helper_lines
@@ -114,6 +115,7 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
             with_floor_division(),
             with_helper_lines(),
             with_rules_by_operator(),
+            with_exact_constants(),
             with_size_keys(),
             with_ranges_refined(),
             recording_size_uses(uses),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from posexport.base.spec import (
     BATCH,
+    BATCH_ROWS,
     ENCODER_SEQUENCE,
     FRAMES,
     HEIGHT,
@@ -90,8 +91,9 @@ class _ComputedAxes:
         sizes = (*before, *alone)
         if sizes not in self._names:
             changing = [axis for axis, size in zip(self._first, alone, strict=True) if size != before[0]]
-            label = _label(changing) or f"{output}_axis_{number}"
-            self._names[sizes] = label if label not in self._names.values() else f"{output}_axis_{number}"
+            own = f"{output}_axis_{number}" + (f"_{BATCH_ROWS}" if BATCH in changing else "")
+            label = _label(changing) or own
+            self._names[sizes] = label if label not in self._names.values() else own
         return self._names[sizes]
 
 

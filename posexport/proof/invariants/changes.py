@@ -13,6 +13,7 @@ from posexport.base.example_inputs import random_content
 from posexport.base.sizes import samples
 from posexport.base.spec import (
     BATCH,
+    BATCH_ROWS,
     ENCODER_SEQUENCE,
     FRAMES,
     SEQUENCE,
@@ -113,7 +114,7 @@ def alone(promise: Promise, point: GridPoint) -> Changes:
         np.concatenate(parts, axis=spec.axes.index(BATCH)) if BATCH in spec.axes else parts[0]
         for spec, parts in zip(promise.outputs, zip(*alone, strict=True), strict=True)
     ]
-    yield from compared(promise, joined, whole, lambda spec: real_tokens(point, spec), by_token=False)
+    yield from _of_rows(compared(promise, joined, whole, lambda spec: real_tokens(point, spec), by_token=False))
 
 
 def reordered(promise: Promise, point: GridPoint) -> Changes:
@@ -126,7 +127,12 @@ def reordered(promise: Promise, point: GridPoint) -> Changes:
         real = real_tokens(point, spec)
         return None if real is None else real[order]
 
-    yield from compared(promise, permuted, expected, keep, by_token=False)
+    yield from _of_rows(compared(promise, permuted, expected, keep, by_token=False))
+
+
+def _of_rows(changes: Changes) -> Changes:
+    """Those of outputs in which it is known what belongs to which row of the batch."""
+    return ((spec, error) for spec, error in changes if not any(str(a).endswith(BATCH_ROWS) for a in spec.axes))
 
 
 def later(promise: Promise, point: GridPoint) -> Changes:

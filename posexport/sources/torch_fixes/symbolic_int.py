@@ -3,13 +3,15 @@
 ``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``math.sqrt(length)``,
 ``np.ceil(length / 4)``, ``torch.as_tensor([height, width])``, ``torch.linspace(0, height, height)`` and
 ``x.split(batch)`` make numbers of sizes, so that the graph takes no others; ``min(7, len(x))`` is decided for all
-sizes. Inside the block the first five and the last return symbols, and the others compute with them. Other values are
+sizes. Inside the block the first five and the last return symbols, and the others compute with them;
+``x.chunk(math.ceil(len(x) / 128))`` makes as many parts as at the traced size. Other values are
 converted as usual; the proof at other sizes decides whether the graph is right.
 
 Issue: pytorch/pytorch 138853. Seen in 2.13.
 """
 
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -122,12 +124,22 @@ class _StackedSizes(TorchFunctionMode):
             return _spaced(*args, **(kwargs or {}))
         if func is Tensor.split and len(args) > 1 and isinstance(args[1], torch.SymInt):
             return _parts(*args, **(kwargs or {}))
+        if func in (torch.chunk, Tensor.chunk) and len(args) > 1 and isinstance(args[1], torch.SymInt):
+            return _chunks(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
 def _parts(x: Tensor, size: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """``x.split(size)`` into equal parts, of which there are as many at every size."""
     return tuple(x.narrow(dim, number * size, size) for number in range(int(x.shape[dim] // size)))
+
+
+def _chunks(x: Tensor, chunks: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """``x.chunk(chunks)`` for as many parts as there are at the traced size."""
+    count = next(number for number in itertools.count(1) if chunks <= number)  # an equality would fix a size
+    size = (x.shape[dim] + count - 1) // count
+    starts = [number * size for number in range(count)]
+    return tuple(x.narrow(dim, start, _least(size, x.shape[dim] - start)) for start in starts)
 
 
 def _spaced(start: float, end: Any, steps: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
@@ -148,10 +160,11 @@ def _stacked(data: Any, dtype: torch.dtype | None) -> Tensor:
     return torch.scalar_tensor(data, dtype=dtype or default)
 
 
+_least = _chosen(min, torch.sym_min)
 _BUILTIN = {
     "int": _SymbolicInt,
     "len": _len,
-    "min": _chosen(min, torch.sym_min),
+    "min": _least,
     "max": _chosen(max, torch.sym_max),
 }
 _IMPORTED = {"torch_int": _torch_int, "torch_compilable_check": _check}

@@ -83,9 +83,11 @@ class Known:
         subgraph = Subgraph(self.model, values)
 
         def at(length: int) -> list[Array]:
-            computed = subgraph.run({value: self._fed(value, length) for value in subgraph.inputs}, {})
+            computed = self._run(subgraph, length)
             if computed is None:
-                refuse(self.model.graph[0], f"what it computes from sizes fails for {length} tokens")
+                failing = (x for x in reversed(values) if self._run(Subgraph(self.model, [x]), length) is None)
+                node = next(failing, values[0]).producer() or self.model.graph[0]
+                refuse(node, f"what it computes from the number of tokens fails for {length} of them")
             return computed
 
         runs = [at(length) for length in self.lengths]
@@ -99,6 +101,9 @@ class Known:
             if self._far.get(value, _NONE).size <= _NARROW * self.far:
                 self._look_beyond(value)
 
+    def _run(self, subgraph: Subgraph, length: int) -> list[Array] | None:
+        return subgraph.run({value: self._fed(value, length) for value in subgraph.inputs}, {})
+
     def _look_beyond(self, value: ir.Value) -> None:
         """Compute a narrow value beyond every number in what computes it, such as a window of 4,096 tokens."""
         colours, subgraph = self.colours, Subgraph(self.model, [value])
@@ -106,8 +111,7 @@ class Known:
         if length is None:
             return
         if not is_of_pairs(value, SEQUENCE):
-            fed = {of: self._fed(of, length) for of in subgraph.inputs}
-            if (computed := subgraph.run(fed, {})) is not None:
+            if (computed := self._run(subgraph, length)) is not None:
                 self._far[value], self._longest[value] = computed[0], length
         else:  # of pairs of tokens, such as whether a query sees a key
             ones = {} if colours.mask is None else {colours.mask: 1}
