@@ -11,6 +11,7 @@ from torch import nn
 
 from posexport.base.spec import BY_TRIAL, MODEL, Limits, ModelSpec, PartSpec, Promises, SourceKind
 from posexport.encodings.encoding import Encoding
+from posexport.graph.precision.blocks.stored_rows import StoredRows
 from posexport.models.conformer import FixedBatchNorm
 from posexport.models.definition import Definition, Part
 from posexport.nn.norms import RMSNorm
@@ -55,6 +56,7 @@ class Source(Model, frozen=True, kw_only=True):
         revision: the commit of a source from the Hugging Face Hub.
         sha256: digest of a checkpoint's files, of a Python file and its weights, or of a built-in model's weights.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
+        stored_rows: how a checkpoint has weights of 4 bits; None: it has others.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Source(Model, frozen=True, kw_only=True):
     kind: SourceKind
     sha256: str
     files: dict[str, Path] = msgspec.field(default_factory=dict)
+    stored_rows: StoredRows | None = None
 
     @classmethod
     def of(cls, model: Model, **more: Any) -> "Source":
