@@ -143,7 +143,7 @@ def unpacked(words: Tensor) -> Tensor:
 
 def _in_order(numbers: Tensor) -> Tensor:
     """[rows, columns] as they were before AutoAWQ packed them."""
-    return numbers.unflatten(1, (-1, 8))[..., list(_AWQ_PLACES)].flatten(1)
+    return numbers.reshape(len(numbers), -1, 8)[..., list(_AWQ_PLACES)].flatten(1)
 
 
 def _groups(inputs: int, size: int) -> Tensor:

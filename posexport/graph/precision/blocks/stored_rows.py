@@ -4,9 +4,9 @@ Passes move, pack and permute the rows of weights. So a row is known by its cont
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.graph.precision.blocks.rounding import Floats, Rounded
 
-_T = TypeVar("_T", bound=np.generic)
-#: values whose content is summed at once
-_AT_ONCE = 1 << 22
+#: values that are looked at together
+_AT_ONCE = 1 << 17
 _BITS, _MIDDLE = 4, 8
 #: inputs that share a scale in the file where all of a row do: what is faster than whole rows
 _SPLIT = 128
@@ -73,27 +72,36 @@ class StoredRows:
 
     def rounded(self, matrix: Floats) -> Rounded:
         """``matrix`` [K, N] in the whole numbers that the checkpoint has. PosexportError for another's rows."""
-        rows = np.ascontiguousarray(matrix.T, np.float32)
-        table = self._tables[rows.shape[1]]
-        places, known = _found(table, _keys(rows))
-        scales, zeros = self._in_blocks(table.scales[places], rows), self._in_blocks(table.zeros[places], rows)
-        blocks = np.zeros((*scales.shape, self.size), np.float32)
-        blocks.reshape(len(rows), -1)[:, : rows.shape[1]] = rows
-        middle = zeros[..., None].astype(np.float32)
-        step = np.where(scales == 0, 1, scales)[..., None]
-        whole = np.clip(np.rint(blocks / step + middle), 0, (1 << _BITS) - 1)
-        known &= ((whole - middle) * scales[..., None] == blocks).all((1, 2))
-        if not known.all():
+        k, n = matrix.shape
+        size, table = self.size, self._tables[k]
+        count = -(-k // size)
+        values = np.empty((n, count, size), np.uint8)
+        scales, zeros = np.empty((n, count), np.float32), np.empty((n, count), np.uint8)
+        unlike = 0
+        for some in _pieces(n, k):
+            rows = np.ascontiguousarray(matrix[:, some].T, np.float32)
+            places, known = _found(table, _keys(rows))
+            # a group of all inputs is several blocks
+            repeats = count // table.scales.shape[1]
+            scales[some] = np.repeat(table.scales[places], repeats, axis=1)
+            zeros[some] = np.repeat(table.zeros[places], repeats, axis=1)
+            blocks = np.zeros((len(rows), count * size), np.float32)
+            blocks[:, :k] = rows
+            blocks = blocks.reshape(len(rows), count, size)
+            step, middle = scales[some][..., None], zeros[some][..., None].astype(np.float32)
+            whole = blocks / np.where(step == 0, 1, step)
+            whole += middle
+            np.clip(np.rint(whole, out=whole), 0, (1 << _BITS) - 1, out=whole)
+            values[some] = whole
+            whole -= middle
+            whole *= step
+            unlike += int((~known | (whole != blocks).any((1, 2))).sum())
+        if unlike:
             raise PosexportError(
-                f"{int((~known).sum())} of {len(rows)} channels of a weight are not as the checkpoint has them in 4 "
-                "bits, next to others that are; round all of them again with --quantizer hqq"
+                f"{unlike} of {n} channels of a weight are not as the checkpoint has them in 4 bits, next to others "
+                "that are; round all of them again with --quantizer hqq"
             )
-        return Rounded(whole.astype(np.uint8), scales, None if self.symmetric else zeros)
-
-    def _in_blocks(self, values: NDArray[_T], rows: Floats) -> NDArray[_T]:
-        """[rows, blocks] of [rows, groups]: a group of all inputs is several blocks."""
-        count = -(-rows.shape[1] // self.size)
-        return np.repeat(values, count // values.shape[1], axis=1)
+        return Rounded(values, scales, None if self.symmetric else zeros)
 
     @cached_property
     def _tables(self) -> dict[int, _Table]:
@@ -119,8 +127,13 @@ def _found(table: _Table, keys: NDArray[np.uint64]) -> tuple[NDArray[np.intp], N
 
 def _keys(rows: Floats) -> NDArray[np.uint64]:
     """A number for each row of ``rows`` [N, K], contiguous: its bits, multiplied by random odd numbers and summed."""
-    k = rows.shape[1]
-    factors = np.random.default_rng(k).integers(0, 1 << 63, k, np.uint64) * 2 + 1
+    n, k = rows.shape
+    pairs = np.ascontiguousarray(rows).view(np.uint64)  # K is a multiple of eight
+    factors = np.random.default_rng(k).integers(0, 1 << 63, k // 2, np.uint64) * 2 + 1
+    return np.concatenate([pairs[some] @ factors for some in _pieces(n, k)])
+
+
+def _pieces(n: int, k: int) -> Iterator[slice]:
+    """``n`` rows of ``k`` values in pieces that fit the cache of a core."""
     count = max(1, _AT_ONCE // k)
-    parts = [rows[at : at + count].view(np.uint32).astype(np.uint64) @ factors for at in range(0, len(rows), count)]
-    return np.concatenate(parts)
+    return (slice(start, start + count) for start in range(0, n, count))
