@@ -168,7 +168,7 @@ def speed(suite: str) -> str:
     if not path.exists():
         return f"Not measured yet: `ci/lab/bench {suite} -o ci/results/{path.name}`."
     chart = PICTURES / f"{suite}.svg"
-    shown = f"![time and memory against length](pictures/{chart.name})\n\n" if chart.exists() else ""
+    shown = f"![time and memory against length](../pictures/{chart.name})\n\n" if chart.exists() else ""
     return shown + tables(msgspec.json.decode(path.read_bytes(), type=Document))
 
 

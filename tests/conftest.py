@@ -4,11 +4,13 @@ import functools
 import gc
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 
 import pytest
+import torch
 from torch.onnx._internal.exporter import _registration
 
 from tests.tiers import check, is_long
@@ -45,6 +47,30 @@ def one_table_of_operators() -> Iterator[None]:
 def without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a checkpoint is refused with where transformers is not installed; it comes with the extra dev."""
     monkeypatch.setattr("posexport.through.refusals.is_installed", lambda _: False)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """At tiny sizes a second thread only waits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The command line in this process: exit code, stdout, stderr."""
+    from posexport.cli import main
+
+    def command(*args: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["posexport", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return ended.value.code if isinstance(ended.value.code, int) else 0, out, err
+
+    return command
 
 
 @pytest.fixture(scope="session", autouse=True)

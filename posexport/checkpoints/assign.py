@@ -183,8 +183,14 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     by_name = dict(plan.model.named_parameters(remove_duplicate=False))
     size = memory_mapped.size_of(plan.model.parameters())
     large = size > memory_mapped.LARGE
-    # the exported weights may go to the same disk
-    with memory_mapped.Scratch(room=3 * size if large else None) as scratch:
+    # those that the file has as they are needed stay there
+    kept = size - sum(
+        memory_mapped.size_of([by_name[name]])
+        for name, origin in plan.origins.items()
+        if not origin.transforms
+        and any(weights.dtypes.get(names.stored.get(n, "")) == torch.float32 for n in origin.names)
+    )
+    with memory_mapped.Scratch(kept if large else None) as scratch:
         for name, origin in plan.origins.items():
             stored = [names.stored[alternative] for alternative in origin.names if alternative in names.stored]
             shape = by_name[name].shape

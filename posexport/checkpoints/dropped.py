@@ -22,7 +22,6 @@ def matches(weights: Weights, patterns: Sequence[str]) -> dict[str, list[str]]:
 
 
 def without(weights: Weights, names: Collection[str]) -> Weights:
-    """The weights without the tensors ``names``."""
     remaining = [name for name in weights.shapes if name not in names]
     return replace(
         weights,

@@ -19,7 +19,7 @@ from posexport.nn.pooling import DenseConfig
 SETTINGS, PICKLE = "config_setfit.json", "model_head.pkl"
 SAFETENSORS, TENSORS = "model_head.safetensors", "model_head.pt"
 _ADVICE = (
-    f"save its weights as {SAFETENSORS} with linear.weight and linear.bias (docs/embedders.md has the lines for it), "
+    f"save its weights as {SAFETENSORS} with linear.weight and linear.bias (docs/rerankers.md has the lines for it), "
     "or choose --task sentence-embedding for the embedder alone"
 )
 
@@ -49,7 +49,7 @@ def _with_classifier(pooling: Pooling, files: Directory, name: str, settings: Co
     if len(shape) != 2 or shape[0] < 2 or {*shapes} != {"linear.weight", "linear.bias"}:
         raise PosexportError(
             f"{label} has {', '.join(f'{key} {size}' for key, size in shapes.items())}, and needed are linear.weight "
-            "[labels, elements], of two labels or more, and linear.bias [labels]; docs/embedders.md has the lines that "
+            "[labels, elements], of two labels or more, and linear.bias [labels]; docs/rerankers.md has the lines that "
             "write them"
         )
     if pooling.rules.tokens is not None or pooling.splade is not None or not pooling.rules.prompt_pooled:

@@ -101,7 +101,6 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
 
     @property
     def load(self) -> LoadOptions:
-        """The options for loading the source."""
         return LoadOptions.of(self)
 
     def by_precision(self) -> "list[ConvertOptions]":

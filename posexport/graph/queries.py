@@ -143,5 +143,4 @@ def loop_results(node: ir.Node, body: ir.Graph) -> Sequence[ir.Value]:
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """The bytes of all weights."""
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)

@@ -90,7 +90,6 @@ def dry_run(
     ``keeps_tables``: tables that forward replaces by larger ones are limits, whatever is in them.
     """
     calls = DrawnCalls(argument, module, inputs)
-    # sizes to begin with
     ranges = other_ranges(list(axis_sizes(inputs)), groups)
     steps = {axis: group.step for axis, group in groups.items()}
     base = _accepted_sizes(calls, tensors, limits, groups)

@@ -3,27 +3,19 @@
 Shape letters: B batch, T tokens, V vocabulary.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from posexport.models.cached_decoder import CachedDecoder
+from posexport.modules.around_forward import AroundForward
 from posexport.nn.cached_call import NotCachedError
 
 #: rows and tokens of the inputs that are compared with and without a cache
 _ROWS, _LENGTH, _FAR = 3, 9, 1025
 #: of the largest logit: what two ways to compute it may differ by
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}
-
-
-class Uncached(CachedDecoder):
-    """A decoder that can be called without its cache."""
-
-    @abstractmethod
-    def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
-        """The logits of the author's forward for tokens from ``since`` on, in one call."""
 
 
 def differ(a: Tensor, b: Tensor, mask_BT: Tensor, dtype: torch.dtype) -> bool:
@@ -44,7 +36,9 @@ def in_calls(decoder: CachedDecoder, ids_BT: Tensor, mask_BT: Tensor, parts: Seq
     return torch.cat(logits, 1)
 
 
-def check_calls(decoder: Uncached, dtype: torch.dtype, keeps: str = "a KV cache", beside: str = "attention") -> None:
+def check_calls(
+    decoder: AroundForward, dtype: torch.dtype, keeps: str = "a KV cache", beside: str = "attention"
+) -> None:
     """Compare logits of calls with the logits of the forward without a cache, of a short input and of a long one.
 
     ``keeps`` and ``beside`` are words of the message.

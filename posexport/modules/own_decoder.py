@@ -9,16 +9,18 @@ Shape letters: B batch, G KV heads, P past tokens, T new tokens, S past and new 
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from posexport.base.spec import BATCH, SEQUENCE, InputSpec, LengthContract
+from posexport.base.spec import InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
+from posexport.models.cached_decoder import Decoding
 from posexport.models.definition import reads_numbers
 from posexport.models.forward_decoder import IDS, MASK, POSITIONS
+from posexport.modules.around_forward import AroundForward
 from posexport.modules.copied import copied
 from posexport.modules.decoder_facts import as_source, limited, small, tokens_of
 from posexport.modules.in_parts import differ, in_calls
@@ -33,22 +35,17 @@ from posexport.sources.torch_fixes.module_precision import in_precision
 _ROWS, _LENGTH = 3, 9
 
 
-class OwnDecoder(CachedDecoder):
+class OwnDecoder(AroundForward):
     """A user's module, as a decoder with a KV cache.
 
     ``paths``: of the attention layers, in the order in which ``user`` calls them; a layer that is called twice, twice.
     """
 
-    #: how past tokens are kept; `posexport.sources.prepare` changes it
-    caching: Caching = Caching()
-
     def __init__(
         self, user: UserModule, paths: Sequence[str], tokens: InputSpec, vocab: int, limits: LengthContract
     ) -> None:
-        super().__init__()
-        self.user = user
-        self._paths, self._tokens, self._vocab, self._limits = list(paths), tokens, vocab, limits
-        self._takes = frozenset(spec.name for spec in user.inputs)
+        super().__init__(user, tokens, vocab, limits)
+        self._paths = list(paths)
 
     @property
     def layers(self) -> list[Attention]:
@@ -63,19 +60,20 @@ class OwnDecoder(CachedDecoder):
         return [inputs[0] if inputs and not layer.encoding.hooks else layer.encoding for layer in self.layers]
 
     @property
+    def cached_heads(self) -> Sequence[tuple[int, int]]:
+        return [(layer.kv_heads, layer.head_size) for layer in self.layers]
+
+    @property
+    def reads_positions(self) -> bool:
+        return super().reads_positions or any(map(reads_numbers, self._every_encoding))
+
+    @property
+    def _every_encoding(self) -> list[Encoding]:
+        return [part for part in self.user.module.modules() if isinstance(part, Encoding)]
+
+    @property
     def decoding(self) -> Decoding:
-        encodings = [part for part in self.user.module.modules() if isinstance(part, Encoding)]
-        size = self._limits.max_length
-        positions = InputSpec(name=POSITIONS, dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=size)
-        read = POSITIONS in self._takes or any(reads_numbers(encoding) for encoding in encodings)
-        return Decoding(
-            tokens=self._tokens,
-            position_ids=positions if read else None,
-            answer=answer_output(self._vocab, None),
-            cache=CacheTensors([(layer.kv_heads, layer.head_size) for layer in self.layers]),
-            encodings=encodings,
-            lengths=self._limits,
-        )
+        return replace(super().decoding, encodings=self._every_encoding)
 
     @property
     def takes_mask(self) -> bool:
@@ -98,16 +96,6 @@ class OwnDecoder(CachedDecoder):
                 "the same ones for every input"
             )
         return logits, call.present
-
-    def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
-        """The logits of the user's forward itself for tokens from ``since`` on, in one call without a cache."""
-        return self._logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))[:, since:]
-
-    def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
-        tensors = {IDS: ids_BT, MASK: mask_BT, POSITIONS: at.queries.ids_BT}
-        logits: Tensor
-        (logits,) = self.user(**{name: value for name, value in tensors.items() if name in self._takes})
-        return logits
 
 
 def _called(user: UserModule) -> list[str]:

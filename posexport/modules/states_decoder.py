@@ -8,19 +8,21 @@ Shape letters: B batch, T new tokens, S past and new tokens.
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
 import msgspec
 import torch
 from torch import Tensor
 
-from posexport.base.spec import BATCH, SEQUENCE, InputSpec, LengthContract
+from posexport.base.spec import InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
-from posexport.models.cached_decoder import CacheTensors, Decoding, StateTensors, answer_output
+from posexport.models.cached_decoder import Decoding, StateTensors
 from posexport.models.forward_decoder import MASK, POSITIONS
+from posexport.modules.around_forward import AroundForward
 from posexport.modules.decoder_facts import as_source, limited, small, tokens_of
-from posexport.modules.in_parts import Uncached, check_calls
+from posexport.modules.in_parts import check_calls
 from posexport.modules.kept_layers import keeping, stateful_layers
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
@@ -33,7 +35,7 @@ from posexport.sources.torch_fixes.module_precision import in_precision
 _LENGTH = 5
 
 
-class LayerStatesDecoder(Uncached):
+class LayerStatesDecoder(AroundForward):
     """A user's module as a decoder with states.
 
     ``shapes``: of the states by kind, without the batch (`posexport.nn.layer_states`).
@@ -53,10 +55,8 @@ class LayerStatesDecoder(Uncached):
         limits: LengthContract,
         shapes: Mapping[str, Sequence[Sequence[int]]],
     ) -> None:
-        super().__init__()
-        self.user, self.shapes = user, shapes
-        self._tokens, self._vocab, self._limits = tokens, vocab, limits
-        self._takes = frozenset(spec.name for spec in user.inputs)
+        super().__init__(user, tokens, vocab, limits)
+        self.shapes = shapes
 
     @property
     def encodings(self) -> list[Encoding]:
@@ -64,24 +64,15 @@ class LayerStatesDecoder(Uncached):
 
     @property
     def decoding(self) -> Decoding:
-        size = self._limits.max_length
-        positions = InputSpec(name=POSITIONS, dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=size)
-        return Decoding(
-            tokens=self._tokens,
-            position_ids=positions if POSITIONS in self._takes else None,
-            answer=answer_output(self._vocab, None),
-            cache=CacheTensors([]),
-            encodings=self.encodings,
-            lengths=self._limits,
-            states=StateTensors(self.shapes),
-        )
+        return replace(super().decoding, states=StateTensors(self.shapes))
 
     def decode(
         self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, positions_BT: Tensor | None
     ) -> tuple[Tensor, list[KeysAndValues]]:
         """The logits of the new tokens; no keys and values."""
         mask_BS = self.caching.cache.mask(ids_BT, mask_BS, past)
-        return self._logits(ids_BT, mask_BS, positions_BT), []
+        at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching, positions_BT)
+        return self._logits(ids_BT, mask_BS[:, at.queries.slots_T], at), []
 
     def forward(  # type: ignore[override]  # more named inputs
         self,
@@ -101,17 +92,6 @@ class LayerStatesDecoder(Uncached):
         with keeping(states, mask_BS[:, -input_ids.shape[1] :].to(torch.int64)):
             logits, _ = self.decode(input_ids, mask_BS, None, position_ids)
         return (logits, *states.tensors)
-
-    def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
-        """The logits of the author's forward for tokens from ``since`` on, in one call without states."""
-        return self._logits(ids_BT, mask_BT, None)[:, since:]
-
-    def _logits(self, ids_BT: Tensor, mask_BS: Tensor, positions_BT: Tensor | None) -> Tensor:
-        at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching, positions_BT).queries
-        tensors = {self._tokens.name: ids_BT, MASK: mask_BS[:, at.slots_T], POSITIONS: at.ids_BT}
-        logits: Tensor
-        (logits,) = self.user(**{name: value for name, value in tensors.items() if name in self._takes})
-        return logits
 
 
 def by_states(source: Source, user: UserModule) -> tuple[Source, str]:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 #: what rounds to infinity
 _BEYOND = 65520.0
-#: the score of a dropped key, half of the least finite number (docs/precision.md), and the operators that make or carry
-#: it where not all readers are known to lead to a softmax: they say nothing of how near activations come
+#: the score of a dropped key, half of the least finite number (docs/half-precision.md), and the operators that make or
+#: carry it where not all readers are known to lead to a softmax: they say nothing of how near activations come
 MASK = -LARGEST / 2
 _MASKS = frozenset({"Add", "Cast", "CastLike", "Where"})
 

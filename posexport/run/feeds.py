@@ -88,7 +88,6 @@ def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: Lengt
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
         raise PosexportError(f"missing input {', '.join(missing)}; this bundle takes {_named(specs)}")
-    # lengths, values and defaults
     _check_length(sizes, limits)
     reals = (limits.min_length, sizes.get(SEQUENCE, (0, ""))[0])
     keeps_states = any(spec.role == "state" for spec in specs)  # their proof has padding between tokens

@@ -114,7 +114,6 @@ class VectorMethods(OpenBundle):
                 the limit that is not truncated, an argument that needs PyTorch (``convert_to_tensor``, ``device``,
                 ``pool``).
         """
-        # arguments
         images, inputs = extra.pop("images", None), extra.pop("sentences", None) if inputs is None else inputs
         if images is not None and inputs is not None:
             raise PosexportError("encode takes texts, or pictures of pages as images; give one of them")

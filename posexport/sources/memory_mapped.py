@@ -22,7 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from posexport.base.system.machine import available, readable
 from posexport.base.targets.dtypes import MODEL_DTYPE
+from posexport.errors import PosexportError
 
 #: modules with more bytes of weights than this are mapped, and shared where small ones are copied
 LARGE = 1 << 28
@@ -110,16 +112,40 @@ def open_map(file: IO[bytes], length: int = 0, offset: int = 0) -> mmap.mmap:
     return mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=offset)
 
 
+def _on_disk(size: int) -> bool:
+    """Whether ``size`` bytes of weights go to the disk of temporary files rather than to memory."""
+    folder, free = Path(tempfile.gettempdir()), 0
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(folder).free
+    if free > 3 * size:  # the exported weights may go to the same disk, and another copy while they are proven
+        return True
+    memory = available()
+    if memory > 2 * size:
+        return False
+    if free > 1.2 * size:
+        return True
+    if memory > 1.2 * size:
+        return False
+    raise PosexportError(
+        f"the weights take {readable(size)} in float32; there are {readable(memory)} of memory and {readable(free)} "
+        f"left on the disk of temporary files ({folder}): make room there, or set TMPDIR to a folder of a larger disk"
+    )
+
+
 class Scratch:
     """Keeps parameters that no file holds in their final form, in an unnamed temporary file. A context manager.
 
-    They stay in memory where the disk of temporary files lacks ``room`` bytes, and where ``room`` is None.
+    ``size``: the bytes that they take; None: they stay in memory, as they do where the disk of temporary files lacks
+    room and memory does not.
+
+    Raises:
+        PosexportError: neither has room.
     """
 
-    def __init__(self, room: int | None) -> None:
+    def __init__(self, size: int | None) -> None:
         self._file: IO[bytes] | None = None
-        with contextlib.suppress(OSError):
-            if room is not None and shutil.disk_usage(Path(tempfile.gettempdir())).free > room:
+        if size is not None and _on_disk(size):
+            with contextlib.suppress(OSError):
                 self._file = tempfile.TemporaryFile(prefix="posexport-")  # noqa: SIM115 (closed by __exit__)
 
     def __enter__(self) -> "Scratch":

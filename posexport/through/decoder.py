@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posexport.base.spec import BATCH, SEQUENCE, InputSpec, LengthContract
+from posexport.base.spec import InputSpec, LengthContract
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
-from posexport.models.cached_decoder import CacheTensors, Decoding, answer_output
-from posexport.models.forward_decoder import MASK, POSITIONS
-from posexport.modules.in_parts import Uncached
+from posexport.models.forward_decoder import POSITIONS
+from posexport.modules.around_forward import AroundForward
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
-from posexport.nn.caching import Caching, KeysAndValues, Reach
+from posexport.nn.caching import KeysAndValues, Reach
 from posexport.nn.calling import carried, carrying
 from posexport.through.planned_call import Layer, PlannedCall
 
@@ -33,7 +32,7 @@ def more_inputs() -> Mapping[str, Tensor]:
     return {} if more is None else more.tensors
 
 
-class ThroughDecoder(Uncached):
+class ThroughDecoder(AroundForward):
     """A causal language model of transformers with a KV cache.
 
     Args:
@@ -41,8 +40,6 @@ class ThroughDecoder(Uncached):
         layers: its attentions in call order.
     """
 
-    #: how past tokens are kept; `posexport.sources.prepare` changes it
-    caching: Caching = Caching()
     #: whether the proof compares with the forward without a cache (`posexport.proof.references.judged_by_forward`).
     #: Routers of experts compute in float32, and rounding may change the choice between two close experts
     judged_by_forward = False
@@ -52,10 +49,9 @@ class ThroughDecoder(Uncached):
     def __init__(
         self, user: UserModule, layers: list[Layer], tokens: InputSpec, vocab: int, limits: LengthContract
     ) -> None:
-        super().__init__()
-        self.user, self.layers, self.vocab = user, layers, vocab
-        self._tokens, self._limits = tokens, limits
-        self._takes = frozenset(spec.name for spec in user.inputs) | {POSITIONS}
+        super().__init__(user, tokens, vocab, limits)
+        self.layers = layers
+        self._takes |= {POSITIONS}
 
     @property
     def cached(self) -> list[Layer]:
@@ -68,17 +64,8 @@ class ThroughDecoder(Uncached):
         return [NoPE() for _ in self.layers]
 
     @property
-    def decoding(self) -> Decoding:
-        size = self._limits.max_length
-        positions = InputSpec(name=POSITIONS, dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=size)
-        return Decoding(
-            tokens=self._tokens,
-            position_ids=positions if POSITIONS in self._takes else None,
-            answer=answer_output(self.vocab, None),
-            cache=CacheTensors([(layer.kv_heads, layer.size) for layer in self.cached]),
-            encodings=self.encodings,
-            lengths=self._limits,
-        )
+    def cached_heads(self) -> Sequence[tuple[int, int]]:
+        return [(layer.kv_heads, layer.size) for layer in self.cached]
 
     def reach(self, mask_BS: Tensor, new: int, positions: Tensor | None) -> Reach:
         """The positions that attention reads; ``positions``: an input."""
@@ -115,15 +102,8 @@ class ThroughDecoder(Uncached):
             self.user.attentions[:] = [None] * len(self.layers)
         return logits, call.present
 
-    def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
-        """The logits of the model's forward itself for tokens from ``since`` on, without a cache."""
-        return self._logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))[:, since:]
-
-    def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
-        tensors = {self._tokens.name: ids_BT, MASK: mask_BT, POSITIONS: at.queries.ids_BT, **more_inputs()}
-        logits: Tensor
-        (logits,) = self.user(**{name: value for name, value in tensors.items() if name in self._takes})
-        return logits
+    def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach, **more: Tensor) -> Tensor:
+        return super()._logits(ids_BT, mask_BT, at, **more_inputs(), **more)
 
 
 class EmbedsDecoder(ThroughDecoder):

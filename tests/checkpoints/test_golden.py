@@ -2,7 +2,6 @@
 
 import copy
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -34,6 +33,8 @@ FAMILIES = (
     "ernie",
     "roberta-prelayernorm",
 )
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 #: families with positions of their own: the encoding's name, the longest input, whether shifting changes nothing
 OWN: dict[str, tuple[str, int | None, bool]] = {
     "roformer-formaskedlm": ("rope", 33, True),
@@ -107,15 +108,6 @@ def read(name: str, task: str | None) -> Source:
     return checkpoint_source(
         GOLDEN / name, task=task, allow_pickle=False, definition="released" if name in AS_TRANSFORMERS else "paper"
     )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """At these sizes a second thread only waits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @functools.cache

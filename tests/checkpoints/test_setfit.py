@@ -66,7 +66,7 @@ def test_probabilities_are_the_formula(tmp_path: Path, normalise: bool, kind: st
 
 
 def test_two_labels_of_a_logistic_regression_are_a_row_of_zeros_and_its_row() -> None:
-    """The lines of docs/embedders.md: the softmax of 0 and a logit is the logistic function of the logit."""
+    """The lines of docs/rerankers.md: the softmax of 0 and a logit is the logistic function of the logit."""
     row, bias, vector = head(1)["linear.weight"], head(1)["linear.bias"], np.linspace(-1, 1, HIDDEN)
     both = {"linear.weight": torch.cat([0 * row, row]), "linear.bias": torch.cat([0 * bias, bias])}
     logit = float(row[0].double().numpy() @ vector + float(bias))

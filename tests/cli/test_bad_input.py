@@ -17,7 +17,6 @@ import onnx_ir as ir
 import pytest
 
 import posexport.conversion.convert
-from posexport.cli import main
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
@@ -30,20 +29,6 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 TINY = [f"--set={size}" for size in ("layers=1", "hidden=20", "feedforward=37", "vocab=61")]
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """The command line in this process: exit code, stdout, stderr."""
-
-    def command(*args: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["posexport", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return ended.value.code if isinstance(ended.value.code, int) else 0, out, err
-
-    return command
 
 
 def sentence(result: tuple[int, str, str]) -> str:

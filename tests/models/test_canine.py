@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +23,10 @@ from posexport.nn.heads import Features
 from posexport.sources.source import Source, draw, model_of
 from tests.tolerances import agree
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 CONFIG = CanineConfig.of(hidden=20, heads=5, layers=1, feedforward=17, types=3, hashes=4, buckets=53, stride=8, rate=4)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """At these sizes a second thread only waits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def model(config: CanineConfig = CONFIG) -> CanineModel:

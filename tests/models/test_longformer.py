@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +24,10 @@ from posexport.run.feeds import prepare
 from posexport.sources.source import Source, draw, model_of
 from tests.tolerances import agree
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 CONFIG = EncoderConfig.of(vocab=31, hidden=15, layers=1, heads=5, feedforward=17, types=0, padding_id=1)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """At these sizes a second thread only waits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def rows(length: int, share: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,6 @@ The modules are small files, as users write them; none of them uses anything of 
 """
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from torch import nn
 
 import posexport.conversion.convert
 from posexport.base.spec import InputSpec, LengthContract, Limits, OutputSpec, Promises
-from posexport.cli import main
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
@@ -235,20 +233,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("user") / "models.py"
     path.write_text(SOURCE)
     return path
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """The command line in this process: exit code, stdout, stderr."""
-
-    def command(*args: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["posexport", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return ended.value.code if isinstance(ended.value.code, int) else 0, out, err
-
-    return command
 
 
 # -- one sentence -----------------------------------------------------------------------------------

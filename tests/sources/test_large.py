@@ -20,6 +20,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.export.build import build
 from posexport.conversion.export.save import KEEP_INSIDE
 from posexport.conversion.options import ConvertOptions
+from posexport.errors import PosexportError
 from posexport.proof.grid.inputs import Feeds, draw
 from posexport.proof.grid.point import GridPoint
 from posexport.proof.references.precision_copy import PrecisionCopy, Reader, shareable
@@ -212,6 +213,20 @@ def test_other_formats_go_through_a_temporary_file(
         for key, value in module.state_dict().items():
             assert torch.equal(value, wanted[key])
     assert not list(scratch.iterdir()), "the file has no name"
+
+
+def test_weights_that_fit_nowhere_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"disk": 0, "memory": 0}
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free["disk"]))
+    monkeypatch.setattr(memory_mapped, "available", lambda: free["memory"])
+    size = 1 << 34
+    for free["disk"], free["memory"], on_disk in ((4, 0, True), (2, 3, False), (1.25, 1.9, True), (1, 1.5, False)):
+        free = {name: int(value * size) for name, value in free.items()}
+        with memory_mapped.Scratch(size) as scratch:
+            assert (scratch._file is not None) == on_disk
+    free = {"disk": size, "memory": size}
+    with pytest.raises(PosexportError, match=r"take 16.0 GiB in float32; there are 16.0 GiB .* set TMPDIR"):
+        memory_mapped.Scratch(size)
 
 
 def resident(file: Path) -> int:

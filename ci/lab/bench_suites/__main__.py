@@ -1,4 +1,4 @@
-"""``ci/lab/bench SUITE``: what docs/performance.md shows, measured. Suites:
+"""``ci/lab/bench SUITE``: what docs/performance.md and docs/results/performance-tables.md show, measured. Suites:
 
 \b
 paper       encoders of BERT-base's shape with 14 encodings, lengths 128, 512, 2048

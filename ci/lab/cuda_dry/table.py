@@ -1,4 +1,4 @@
-"""The tables of docs/cuda-dry-run.md, from ``ci/results/cuda-dry.json``."""
+"""The tables of docs/results/cuda-dry-run.md, from ``ci/results/cuda-dry.json``."""
 
 import json
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The scoreboard: small checkpoints through five exporters, and one judge; a line for each pair and exporter.
 
 Rows are in ci/results/scoreboard.jsonl; one that is there for the same entry and versions is left out. ``--table``
-writes docs/scoreboard.md and runs nothing.
+writes the tables of docs/ and runs nothing.
 """
 
 import argparse
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="run what is recorded, too")
     parser.add_argument("--rejudge", action="store_true", help="with --again: judge the files that are there")
     parser.add_argument("--list", action="store_true", help="the pairs that have rows to run, in their order")
-    parser.add_argument("--table", action="store_true", help="write docs/scoreboard.md")
+    parser.add_argument("--table", action="store_true", help="write the tables of docs/")
     parser.add_argument("--record", type=Path, default=RECORD, help="in place of ci/results/scoreboard.jsonl")
     parser.add_argument("--into", type=Path, default=ROOT / ".cache/scoreboard")
     options = parser.parse_args()

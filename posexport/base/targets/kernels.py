@@ -88,6 +88,18 @@ def _since(operator: str, domain: str, opset: int) -> int:
         return opset if domain else 1
 
 
+def is_function(operator: str, domain: str, opset: int) -> bool:
+    """Whether ONNX defines the operator by others; of com.microsoft, which no installed package describes: no."""
+    import onnx.defs
+
+    try:
+        schema = onnx.defs.get_schema(operator, opset, domain)
+    except onnx.defs.SchemaError:
+        return False
+    # both are properties of the extension module, which ONNX's type annotations leave out
+    return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
+
+
 @cache
 def installed_version() -> str | None:
     """The version of the installed ONNX Runtime; None where there is none."""
@@ -98,13 +110,13 @@ def installed_version() -> str | None:
 
 def versions() -> list[str]:
     """The versions of ONNX Runtime that there is a table of, in order."""
-    return sorted((path.stem for path in _FOLDER.glob("*.json")), key=_number)
+    return sorted((path.stem for path in _FOLDER.glob("*.json")), key=as_numbers)
 
 
 def version_for(version: str | None) -> str:
     """The newest version with a table that is not newer than ``version``, else the oldest; for None the newest."""
     known = versions()
-    fitting = [name for name in known if version is None or _number(name) <= _number(version)]
+    fitting = [name for name in known if version is None or as_numbers(name) <= as_numbers(version)]
     return (fitting or known[:1])[-1]
 
 
@@ -117,7 +129,7 @@ def table_of(provider: str) -> str:
     """
     installed = installed_version()
     having = [name for name in versions() if provider in load_table(name).providers]
-    fitting = [name for name in having if installed is None or _number(name) <= _number(installed)]
+    fitting = [name for name in having if installed is None or as_numbers(name) <= as_numbers(installed)]
     return ([*having[:1], *fitting] or [version_for(installed)])[-1]
 
 
@@ -141,6 +153,6 @@ def _by_operator(version: str) -> dict[tuple[str, str, str], list[Kernels]]:
     return dict(kernels)
 
 
-def _number(version: str) -> tuple[int, ...]:
+def as_numbers(version: str) -> tuple[int, ...]:
     """``1.31.1`` and ``1.32.0.dev2026`` as comparable tuples."""
     return tuple(int(number) for number in version.split(".")[:3])

@@ -19,7 +19,7 @@ from posexport.errors import PosexportError
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A row of the table in ``docs/own-models.md``.
+    """A row of the table in ``docs/refused-modules.md``.
 
     Attributes:
         says: the message as people meet it, which ``pattern`` matches.

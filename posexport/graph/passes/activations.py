@@ -46,7 +46,6 @@ class Gelu(GraphPass):
             inner = op.Mul(root, op.Add(x, op.Mul(cubic, op.Pow(x, three))))
             return op.Mul(x, op.Mul(half, op.Add(op.Tanh(inner), one)))
 
-        # checks of their constants
         def erf_refusal(root: ir.Value, one: ir.Value, half: ir.Value, **_: ir.Value) -> str | None:
             near = is_near(root, _ROOT_2) and is_near(one, 1) and is_near(half, 0.5)
             return None if near else _OTHER_CONSTANTS
@@ -56,7 +55,6 @@ class Gelu(GraphPass):
             near = inner and is_near(rest["one"], 1) and is_near(rest["half"], 0.5)
             return None if near else _OTHER_CONSTANTS
 
-        # replacements
         def fused(op: Any, x: Any, **_: Any) -> Any:
             return op.Gelu(x, _domain=MICROSOFT)
 
@@ -102,7 +100,6 @@ class Swish(GraphPass):
         def formula(op: Any, x: Any) -> Any:
             return op.Mul(x, op.Sigmoid(x))
 
-        # replacement
         def fused(op: Any, x: Any) -> Any:
             return op.QuickGelu(x, alpha=1.0, _domain=MICROSOFT)
 

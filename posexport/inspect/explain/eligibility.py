@@ -120,7 +120,7 @@ def _kernel(node: ir.Node, provider: Provider, opset: int, dtypes: list[str]) ->
     """Whether there is a kernel, and why."""
     rows = kernels.rows(provider.ort_name, node.op_type, node.domain, opset)
     fitting = [dtype for dtype in dtypes if any(dtype in row.dtypes for row in rows)]
-    if not rows and _is_function(node, opset):
+    if not rows and kernels.is_function(node.op_type, node.domain, opset):
         return True, "by its ONNX function, operator by operator"
     if not rows:
         return False, f"{provider.label} has no kernel for it at opset {opset}; it runs on the CPU"
@@ -128,17 +128,6 @@ def _kernel(node: ir.Node, provider: Provider, opset: int, dtypes: list[str]) ->
         known = sorted({dtype for row in rows for dtype in row.dtypes})
         return False, f"{provider.label} has kernels for {', '.join(known)} only; it runs on the CPU"
     return True, _of_attention(node) or "a kernel of this type"
-
-
-def _is_function(node: ir.Node, opset: int) -> bool:
-    import onnx.defs
-
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
-    except onnx.defs.SchemaError:
-        return False
-    # both are properties of the extension module, which ONNX's type annotations leave out
-    return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
 
 
 def _of_attention(node: ir.Node) -> str | None:

@@ -70,7 +70,6 @@ def search(failure: Callable[[int], str], start: int, longest: int) -> Largest:
             size = (low + refused) // 2
         if size in (low, refused) or size > longest:
             break
-        # try it
         with costs.of(size):
             reason = failure(size)
         if reason:

@@ -70,7 +70,6 @@ class File:
         return axes[start] if start < len(axes) else ""
 
     def constant(self, name: str) -> NDArray[Any]:
-        """A constant as an array."""
         array = self.array(self.tensors[name])
         return array.transpose(self._axes_of[name]) if name in self._axes_of else array
 

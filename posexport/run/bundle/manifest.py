@@ -250,7 +250,7 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
         parity: summary of the proof; None with ``--no-verify``.
         proven: the whole grid passed, every branch of the graph ran, and no point was skipped; of int8 and
             int4, the graph in float32 did, and the quantized one agrees with it by
-            [figures](parity.md#quantized-graphs).
+            [figures](parity-quantized.md).
         proven_on: providers on which the graph is proven.
         proven_in_emulation: a copy that computes in float32 and rounds every output is proven, as half precision is
             on a machine without a GPU.

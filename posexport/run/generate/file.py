@@ -179,7 +179,6 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
             )
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OSError) as err:
             return [f"{name} cannot be read ({err}), so generate will refuse it"]
-    # unsupported and unknown options
     name = GENERATION if GENERATION in files else MODEL
     document = _as_read(documents[name], name)
     sentences, unknown = _ignored(documents[name], document, name), list[str]()
@@ -195,7 +194,6 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
             unknown.append(key)
     if unknown:
         sentences.append(f"{GENERATION} has {', '.join(unknown)}, which posexport does not know and does not follow")
-    # invalid values
     try:
         _options(document, name)
     except PosexportError as err:

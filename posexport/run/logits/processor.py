@@ -54,7 +54,6 @@ class TokenRows:
         return self._ids[:, self._width : self._width + self._new]
 
     def append(self, tokens: Sequence[int] | NDArray[Any]) -> None:
-        """Append one token to every row."""
         self._ids[:, self._width + self._new] = tokens
         self._new += 1
 

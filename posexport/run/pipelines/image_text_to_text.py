@@ -181,7 +181,6 @@ class ImageTextToText(GeneratingPipeline):
 
 
 def _flat(images: Any) -> list[Any]:
-    """All pictures of lists of lists."""
     listed = as_inputs(images)
     return [picture for each in listed for picture in _flat(each)] if isinstance(listed, list) else [images]
 

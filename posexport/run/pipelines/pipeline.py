@@ -65,12 +65,10 @@ class ModelFiles:
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """Returns ``config.json``."""
         return self.json("config.json")
 
     @functools.cached_property
     def tokenizer_config(self) -> dict[str, Any]:
-        """Returns ``tokenizer_config.json``."""
         return self.json("tokenizer_config.json")
 
     def special_token(self, name: str) -> str | None:

@@ -135,7 +135,6 @@ def run(job: Job, progress: Callable[[int, int], None] = lambda *_: None) -> Sum
     for name, value in (("workers", job.workers), ("rows", job.rows)):
         if value < 1:
             raise PosexportError(f"{name} must be at least 1, got {value}")
-    # the bundle suits the job
     manifest = read_manifest(job.bundle)
     check_provider(manifest, job.provider)
     if not embeds_texts(manifest):

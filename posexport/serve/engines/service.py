@@ -147,7 +147,6 @@ class Service:
                 continue
             for row, vector in zip(rows, batch, strict=True):
                 vectors[row] = vector
-        # back to requests
         by_request: list[list[NDArray[Any]]] = [[] for _ in requests]
         for owner, vector in zip(owners, vectors, strict=True):
             by_request[owner] += [] if vector is None else [vector]

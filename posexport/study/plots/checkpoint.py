@@ -73,7 +73,6 @@ def pictures(directory: Path, *, length: int | None = None, allow_pickle: bool =
         groups += [replace(drawn[0], heading=_joined(heading, drawn[0].heading)), *drawn[1:]]
     if not groups:
         raise PosexportError(f"{directory} has no position encoding to show: nothing in it depends on positions")
-    # title, summary and sources
     kinds = list(dict.fromkeys(place.encoding.name for place in places))
     first = places[0].encoding
     words = f" ({settings_in_words(first, SIZES)})" if len(by_settings) == 1 and first.parameters_given else ""

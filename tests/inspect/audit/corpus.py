@@ -1,4 +1,4 @@
-"""Public cases of wrong ONNX files, reproduced small: the table of docs/audit.md, and what test_corpus.py runs.
+"""Public cases of wrong ONNX files, reproduced small, for docs/results/audit-cases.md and test_corpus.py.
 
 Sources are threads in the trackers of the projects that they name (2024 to 2026).
 """

@@ -103,7 +103,6 @@ class Content:
         # else equal rows, of which the sizes of the ids make as many as tokens are new
 
     def constant(self, array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> ir.Value:
-        """A constant of the graph."""
         return self.g.op("Identity", array)
 
     def placed(self, node: ir.Node, x: ir.Value, axis: int, like: ir.Value, role: Role = "queries") -> ir.Value:

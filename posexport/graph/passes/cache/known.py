@@ -123,7 +123,6 @@ class Known:
         return [*self._arrays[value], *([self._far[value]] if value in self._far else [])]
 
     def all_lengths(self, value: ir.Value) -> list[int]:
-        """The lengths of `arrays`."""
         return [*self.lengths, *([self._longest.get(value, self.far)] if value in self._far else [])]
 
     def rank(self, value: ir.Value) -> int:

@@ -131,7 +131,6 @@ class _Rewriting:
 
     def write(self) -> None:
         g, attention = self.g, self.attention
-        # queries, keys and values
         first, second = attention.product.inputs
         v = self._transposed(attention.values) if attention.values_first else attention.values
         assert first is not None
@@ -145,7 +144,6 @@ class _Rewriting:
         for step in attention.steps:
             if step.node.op_type != "Transpose":
                 value = self._step(step, value, scores_shape)
-        # probabilities, and the context
         probs = g.op("Softmax", value, axis=-1, shape=scores_shape)
         keep_replacing(probs, attention.softmax)
         context = g.op("MatMul", probs, v, shape=[*scores_shape[:-1], (sizes(v) or ())[-1]])

@@ -80,7 +80,7 @@ def _with_fate(node: ir.Node, provider: str, domain: str, opset: int, lacking: s
     # the nodes of a definition have no bfloat16 kernels on the CPU either
     if lacking_on_cpu is None:
         fate = "cpu"
-    elif _is_function(node.op_type, domain, opset) and (provider, lacking) != (CPU, "bfloat16"):
+    elif kernels.is_function(node.op_type, domain, opset) and (provider, lacking) != (CPU, "bfloat16"):
         fate = "function"
     elif lacking_on_cpu == "float16" and any("float" in row.dtypes for row in on_cpu):
         fate = "cast" if provider == CPU else "cpu"
@@ -89,21 +89,11 @@ def _with_fate(node: ir.Node, provider: str, domain: str, opset: int, lacking: s
 
 def _before_it_changed(operator: str, opset: int, provider: str) -> int:
     """``opset``, or the one before a version of the operator that the table's ONNX Runtime has not heard of."""
+    table = kernels.as_numbers(kernels.table_of(provider))
     for (name, version), first in _LATER.items():
-        if name == operator and opset >= version and _number(kernels.table_of(provider)) < _number(first):
+        if name == operator and opset >= version and table < kernels.as_numbers(first):
             return version - 1
     return opset
-
-
-def _is_function(operator: str, domain: str, opset: int) -> bool:
-    """Whether ONNX defines the operator by others; of com.microsoft, which no installed package describes: no."""
-    import onnx.defs
-
-    try:
-        schema = onnx.defs.get_schema(operator, opset, domain)
-    except onnx.defs.SchemaError:
-        return False
-    return any(getattr(schema, name) for name in ("has_function", "has_context_dependent_function"))
 
 
 def _type(value: ir.Value | None) -> str | None:
@@ -111,7 +101,3 @@ def _type(value: ir.Value | None) -> str | None:
     if value is None or value.dtype is None or (value.type is not None and not isinstance(value.type, ir.TensorType)):
         return None
     return value.dtype.name.lower()
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])

@@ -31,7 +31,6 @@ class FixedReshape:
 
 
 def fixed_reshapes(nodes: Sequence[ir.Node], sizes: Sizes) -> Iterator[FixedReshape]:
-    """The reshapes in the order of ``nodes``."""
     for node in nodes:
         if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2:
             continue

@@ -20,7 +20,6 @@ def apply(content: Content, settings: Settings) -> list[str]:
     if limit is not None:
         content["truncation"] = {"direction": side.capitalize(), "max_length": limit, "strategy": "LongestFirst"}
         content["truncation"] |= {"stride": 0}
-    # padding: the side
     default = settings.facts.padding_side if padding is None else padding.get("direction", "Right").lower()
     direction, remarks = settings.side("padding_side", default).capitalize(), []
     if direction == "Left" and settings.left_padding_counts():
@@ -30,7 +29,6 @@ def apply(content: Content, settings: Settings) -> list[str]:
             f"{source}, and padding before a text changes what this model computes for it: the bundle pads on the "
             "right, so that a text in a batch has the outputs that it has alone; transformers pads on the left"
         )
-    # the token
     token = settings.token("pad_token")
     number = None if token is None else vocabulary(content).get(token)
     if padding is not None:
