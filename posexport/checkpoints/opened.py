@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posexport.base.spec import PairRules, TextRules
 from posexport.base.tasks.registry import TASKS, did_you_mean_task
@@ -30,13 +31,14 @@ from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.folder_kind import FolderKind, Opened, config_in, folder_kinds
 from posexport.checkpoints.packed.config import layout_of
-from posexport.checkpoints.packed.weights import unpacked
 from posexport.checkpoints.pooling import Pooling
 from posexport.checkpoints.scoring import Answers, Ranker, read_cross_encoder
 from posexport.checkpoints.sentence_transformers import MODULES
 from posexport.checkpoints.weights import Weights, open_file, open_weights, sha256
 from posexport.errors import PosexportError
-from posexport.graph.precision.blocks.stored_rows import StoredRows
+
+if TYPE_CHECKING:
+    from posexport.graph.precision.blocks.stored_rows import StoredRows
 
 #: tasks of graphs that return vectors of texts
 EMBEDDING_TASKS = ("sentence-embedding", "token-embedding")
@@ -79,15 +81,19 @@ class Checkpoint:
         return self._unpacked[0]
 
     @property
-    def stored_rows(self) -> StoredRows | None:
+    def stored_rows(self) -> "StoredRows | None":
         """How the file has weights of 4 bits, of those that were read; None where it has none."""
         return self._unpacked[1]
 
     @functools.cached_property
-    def _unpacked(self) -> tuple[Weights, StoredRows | None]:
+    def _unpacked(self) -> "tuple[Weights, StoredRows | None]":
         weights = dropped.without(self._stored, {name for names in self.dropped.values() for name in names})
         layout = layout_of(self.config)
-        return (weights, None) if layout is None else unpacked(weights, layout)
+        if layout is None:
+            return weights, None
+        from posexport.checkpoints.packed.weights import unpacked
+
+        return unpacked(weights, layout)
 
     @functools.cached_property
     def dropped(self) -> dict[str, list[str]]:

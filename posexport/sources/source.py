@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import torch
@@ -11,10 +11,12 @@ from torch import nn
 
 from posexport.base.spec import BY_TRIAL, MODEL, Limits, ModelSpec, PartSpec, Promises, SourceKind
 from posexport.encodings.encoding import Encoding
-from posexport.graph.precision.blocks.stored_rows import StoredRows
 from posexport.models.conformer import FixedBatchNorm
 from posexport.models.definition import Definition, Part
 from posexport.nn.norms import RMSNorm
+
+if TYPE_CHECKING:
+    from posexport.graph.precision.blocks.stored_rows import StoredRows
 
 
 class Model(ModelSpec, frozen=True, kw_only=True):
@@ -65,7 +67,7 @@ class Source(Model, frozen=True, kw_only=True):
     kind: SourceKind
     sha256: str
     files: dict[str, Path] = msgspec.field(default_factory=dict)
-    stored_rows: StoredRows | None = None
+    stored_rows: "StoredRows | None" = None
 
     @classmethod
     def of(cls, model: Model, **more: Any) -> "Source":
