@@ -69,6 +69,7 @@ def checkpoint_source(
     if checkpoint.pooling is not None and checkpoint.pooling.labels:
         model = msgspec.structs.replace(model, labels=checkpoint.pooling.labels)
     dropped_weights = dropped.remarks(checkpoint.dropped)
+    packed = [] if checkpoint.stored_rows is None else [_of_4_bits(len(checkpoint.stored_rows))]
     return Source.of(
         model,
         name=place.name or str(directory),
@@ -77,9 +78,16 @@ def checkpoint_source(
         kind=maker.kind,
         sha256=checkpoint.sha256,
         files=checkpoint.bundle_files,
+        stored_rows=checkpoint.stored_rows if checkpoint.adapter is None else None,
         text_rules=model.text_rules or checkpoint.text_rules,
         pair_rules=checkpoint.pair_rules(model.task),
-        remarks=[*place.remarks, *lacking, *model.remarks, *dropped_weights, *checkpoint.remarks],
+        remarks=[*place.remarks, *lacking, *model.remarks, *packed, *dropped_weights, *checkpoint.remarks],
+    )
+
+
+def _of_4_bits(count: int) -> str:
+    return (
+        f"{count} weights have 4 bits in the file; --precision int4 keeps them, other precisions take their real values"
     )
 
 

@@ -8,6 +8,7 @@ from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
+from posexport.checkpoints.packed.config import KEY, layout_of
 from posexport.errors import PosexportError
 from posexport.sources.source import Model, model_of
 
@@ -21,7 +22,7 @@ def make(checkpoint: Checkpoint) -> Model:
     config, pooling = checkpoint.config, checkpoint.pooling
     family = _family(checkpoint)
     config.spellings = family.spellings
-    config.refuse_unsupported(family.allowed)
+    config.refuse_unsupported(family.allowed if layout_of(config) is None else {*family.allowed, KEY})
     task, remarks = _task(checkpoint.task, config, family)
     config.label_count = label_counts.by_weight(checkpoint)
     # the definition, without weights, and where each of them is in the file

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posexport.base.spec import PairRules, TextRules
 from posexport.base.tasks.registry import TASKS, did_you_mean_task
@@ -29,11 +30,15 @@ from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.folder_kind import FolderKind, Opened, config_in, folder_kinds
+from posexport.checkpoints.packed.config import layout_of
 from posexport.checkpoints.pooling import Pooling
 from posexport.checkpoints.scoring import Answers, Ranker, read_cross_encoder
 from posexport.checkpoints.sentence_transformers import MODULES
 from posexport.checkpoints.weights import Weights, open_file, open_weights, sha256
 from posexport.errors import PosexportError
+
+if TYPE_CHECKING:
+    from posexport.graph.precision.blocks.stored_rows import StoredRows
 
 #: tasks of graphs that return vectors of texts
 EMBEDDING_TASKS = ("sentence-embedding", "token-embedding")
@@ -70,10 +75,25 @@ class Checkpoint:
     drop_weights: Sequence[str]
     remarks: list[str]
 
-    @functools.cached_property
+    @property
     def weights(self) -> Weights:
         """The weights of the model and of its head, without the adapter's and what `drop_weights` leaves out."""
-        return dropped.without(self._stored, {name for names in self.dropped.values() for name in names})
+        return self._unpacked[0]
+
+    @property
+    def stored_rows(self) -> "StoredRows | None":
+        """How the file has weights of 4 bits, of those that were read; None where it has none."""
+        return self._unpacked[1]
+
+    @functools.cached_property
+    def _unpacked(self) -> "tuple[Weights, StoredRows | None]":
+        weights = dropped.without(self._stored, {name for names in self.dropped.values() for name in names})
+        layout = layout_of(self.config)
+        if layout is None:
+            return weights, None
+        from posexport.checkpoints.packed.weights import unpacked
+
+        return unpacked(weights, layout)
 
     @functools.cached_property
     def dropped(self) -> dict[str, list[str]]:

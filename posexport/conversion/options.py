@@ -1,15 +1,20 @@
 """The options of a conversion."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from posexport.base.options import commands
 from posexport.base.options.check import check_options
 from posexport.base.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, PRECISION, PROOF, SOURCE, Option, StrPath
 from posexport.base.options.recipe import Recipe
-from posexport.base.targets.precisions import FP32, PrecisionName, for_each
+from posexport.base.targets.precisions import FP32, INT4_BITS, STORED, PrecisionName, PrecisionOptions, for_each
 from posexport.errors import PosexportError
 from posexport.sources.load_options import LoadOptions
+
+if TYPE_CHECKING:
+    from posexport.graph.precision.blocks.stored_rows import StoredRows
 
 #: the headings of ``posexport convert --help``, in their order
 GROUPS = (SOURCE, LENGTHS, GRAPH, PRECISION, OUTPUT, PROOF, EXPERT)
@@ -110,6 +115,25 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
         _check_names(names, self.layout)
         _check_texts(self, options)
         return options
+
+
+def for_stored_rows(options: ConvertOptions, name: str, rows: "StoredRows | None") -> ConvertOptions:
+    """The options for a source whose weights have 4 bits (``rows``): with ``int4`` they are kept unless told otherwise.
+
+    Raises:
+        PosexportError: ``--quantizer stored`` where nothing is stored in 4 bits, or not in a way that can be kept.
+    """
+    asked = options.quantizer == STORED
+    default = options.weight_bits == INT4_BITS and options.quantizer == PrecisionOptions().quantizer
+    if not asked and (rows is None or not default):
+        return options
+    if not rows or rows.scattered:
+        what = "groups its inputs in activation order (desc_act)" if rows and rows.scattered else "has no such weights"
+        raise PosexportError(
+            f"--quantizer {STORED} keeps the 4 bits of a checkpoint, and {name} {what}; give --quantizer hqq to round "
+            "its weights again, or --precision fp16"
+        )
+    return msgspec.structs.replace(options, quantizer=STORED, block_size=rows.size)
 
 
 def _check_names(names: Sequence[PrecisionName], layout: str) -> None:

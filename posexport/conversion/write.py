@@ -13,7 +13,7 @@ from posexport.base.targets.precisions import FP32
 from posexport.base.targets.providers import CPU
 from posexport.conversion.graphs import FLOAT32, Export, calibration_texts
 from posexport.conversion.manifest import manifest_of, recipe_of
-from posexport.conversion.options import ConvertOptions
+from posexport.conversion.options import ConvertOptions, for_stored_rows
 from posexport.conversion.proof import OnTexts, agreement_on_texts, prove
 from posexport.conversion.reduced import Reduced, reduced_model
 from posexport.conversion.result import Failed, MissedError, Written
@@ -133,6 +133,8 @@ def _write(job: Job, shown: Shown) -> Written | Failed:
     # the source, and what the user should know about it
     tell(0, 2, "loading")
     source, tokenizer = with_tokenizer_made(_prepared(job, layout, shown), directory)
+    options = for_stored_rows(options, source.public_name, source.stored_rows)
+    job = replace(job, options=options)
     for sentence in [*source.remarks, *_remarks_on_files(source)]:
         job.remark(sentence)
     if options.verify and options.lengths:

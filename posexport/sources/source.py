@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import torch
@@ -14,6 +14,9 @@ from posexport.encodings.encoding import Encoding
 from posexport.models.conformer import FixedBatchNorm
 from posexport.models.definition import Definition, Part
 from posexport.nn.norms import RMSNorm
+
+if TYPE_CHECKING:
+    from posexport.graph.precision.blocks.stored_rows import StoredRows
 
 
 class Model(ModelSpec, frozen=True, kw_only=True):
@@ -55,6 +58,7 @@ class Source(Model, frozen=True, kw_only=True):
         revision: the commit of a source from the Hugging Face Hub.
         sha256: digest of a checkpoint's files, of a Python file and its weights, or of a built-in model's weights.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
+        stored_rows: how a checkpoint has weights of 4 bits; None: it has others.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Source(Model, frozen=True, kw_only=True):
     kind: SourceKind
     sha256: str
     files: dict[str, Path] = msgspec.field(default_factory=dict)
+    stored_rows: "StoredRows | None" = None
 
     @classmethod
     def of(cls, model: Model, **more: Any) -> "Source":

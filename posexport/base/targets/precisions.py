@@ -73,11 +73,13 @@ def precision_named(name: str) -> Precision:
 
 
 IOName = Literal["float32", "half"]
-QuantizerName = Literal["rtn", "hqq", "gptq"]
+QuantizerName = Literal["rtn", "hqq", "gptq", "stored"]
 BLOCK_SIZES = (32, 64, 128)
 #: of a projection to logits where the other weights have 4
 HEAD_BITS = (8, 4)
-_BITS_OF_INT8, _BITS_OF_INT4 = 8, 4
+_BITS_OF_INT8, INT4_BITS = 8, 4
+#: the quantizer that keeps what a checkpoint has
+STORED = "stored"
 _BLOCKED = "--precision int4, or --precision int8 --weight-only"
 #: option -> what it needs
 _NEEDS = {
@@ -128,7 +130,8 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         QuantizerName,
         Option(
             group=EXPERT,
-            help="How weights of 4 bits are rounded: to nearest, by HQQ, or by GPTQ on the texts of --calibrate.",
+            help="How weights of 4 bits are rounded: to nearest, by HQQ, or by GPTQ on the texts of --calibrate. "
+            "stored: as a checkpoint of 4 bits has them, the default for one.",
         ),
     ] = "rtn"
     calibrate: str | None = None
@@ -165,7 +168,7 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def blocked(self) -> bool:
         """Whether only weights are quantized, in blocks."""
         bits = self.weight_bits
-        return bits == _BITS_OF_INT4 or (bits == _BITS_OF_INT8 and self.weight_only)
+        return bits == INT4_BITS or (bits == _BITS_OF_INT8 and self.weight_only)
 
     @property
     def by_rows(self) -> bool:
@@ -193,10 +196,10 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 raise PosexportError(f"--{name.replace('_', '-')} must be {sizes}, got {getattr(self, name)}")
         for name in self.unfit():
             raise PosexportError(f"--{name.replace('_', '-')} needs {_NEEDS[name]}; got --precision {self.precision}")
-        if self.quantizer == "gptq" and self.weight_bits != _BITS_OF_INT4:
+        if self.quantizer in ("gptq", STORED) and self.weight_bits != INT4_BITS:
             raise PosexportError(
-                f"--quantizer gptq needs --precision int4 or int4-fp16; got --precision {self.precision}, whose "
-                "weights rounding to nearest hardly changes"
+                f"--quantizer {self.quantizer} needs --precision int4 or int4-fp16; got --precision {self.precision}, "
+                "whose weights rounding to nearest hardly changes"
             )
 
     def unfit(self) -> list[str]:
@@ -206,7 +209,7 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             "keep_float": self.quantized,
             "weight_only": self.weight_bits == _BITS_OF_INT8,
             "block_size": self.blocked,
-            "head_bits": self.weight_bits == _BITS_OF_INT4,
+            "head_bits": self.weight_bits == INT4_BITS,
             "quantizer": self.blocked,
         }
         default = PrecisionOptions()

@@ -97,7 +97,7 @@ def build(
         written = written_by(model) if source.by_trial else Written()
         lines |= written.lines
         finished = with_precision(source, recipe)
-        stored = apply(model, finished, made_for, recipe, calibration)
+        stored = apply(model, finished, made_for, recipe, calibration, source.stored_rows)
         if recipe.blocked and not recipe.half:
             routed = route_quantized(model, made_for)
             passes |= {RoutedExperts.name: routed} if routed != PassResult() else {}

@@ -11,6 +11,7 @@ from posexport.base.targets.target import Target
 from posexport.graph.precision.selection import PrecisionResult
 
 if TYPE_CHECKING:
+    from posexport.graph.precision.blocks.stored_rows import StoredRows
     from posexport.graph.precision.calibration import Calibration
 
 
@@ -20,11 +21,12 @@ def apply(
     target: Target,
     options: PrecisionOptions,
     calibration: "Calibration | None" = None,
+    rows: "StoredRows | None" = None,
 ) -> PrecisionResult:
     """Change ``model`` in place: guarded, with its functions attached.
 
     ``interface``: the source, with the dtypes of inputs that the graph gets. ``calibration``: inputs on which int8
-    activations are measured, and texts for GPTQ.
+    activations are measured, and texts for GPTQ. ``rows``: of the source's weights of 4 bits, which are kept.
 
     Raises:
         PosexportError: the target cannot compute that precision.
@@ -44,7 +46,7 @@ def apply(
     if options.blocked:
         from posexport.graph.precision.blocks.quantize import quantize_blocks
 
-        result = quantize_blocks(model, interface, target, options, calibration)
+        result = quantize_blocks(model, interface, target, options, calibration, rows)
     if options.half:
         # after it: float32 scales and activations of its operators become 16 bits as all others do
         half = to_half(model, interface, target, options)

@@ -17,7 +17,14 @@ from posexport.base.targets.precisions import PrecisionOptions
 from posexport.errors import PosexportError
 from posexport.graph.dataflow import content_values
 from posexport.graph.precision.derived import Derived
-from posexport.graph.precision.projections import Projection, batches, logit_weights, projections, quantizable
+from posexport.graph.precision.projections import (
+    Projection,
+    Weight,
+    batches,
+    logit_weights,
+    projections,
+    quantizable,
+)
 from posexport.graph.precision.rows.weights import Lookup, lookups
 from posexport.graph.queries import NOTES, matches
 
@@ -176,15 +183,21 @@ def choose(
     interface: Interface,
     options: PrecisionOptions,
     replacement: Callable[[set[ir.Value]], Replacement],
+    fits: Callable[[Weight], bool] = lambda _: True,
 ) -> Chosen:
     """All but weights that ``--keep-float`` names, that are also read in float, or that would grow.
 
-    ``replacement``: returns what projections become, by the set of weights that compute logits.
+    ``replacement``: returns what projections become, by the set of weights that compute logits. ``fits``: whether a
+    weight that computes none may be chosen.
     """
     every, every_table = projections(model, interface), lookups(model, interface)
     content = content_values(model, {spec.name: spec.role for spec in interface.inputs})
     logits = logit_weights(model.graph.outputs, every, content) | {projection.table.value for projection in every_table}
-    fit = quantizable(every, options.keep_float)
+    fit = [
+        projection
+        for projection in quantizable(every, options.keep_float)
+        if projection.weight.value in logits or fits(projection.weight)
+    ]
     chosen = shrinking(fit, replacement(logits))
     larger = len(fit) - len(chosen)
     tables = [projection for projection in every_table if not matches(projection.table.names, options.keep_float)]

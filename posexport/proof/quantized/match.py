@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.base.targets.precisions import QuantizerName
+from posexport.base.targets.precisions import STORED, QuantizerName
 from posexport.proof.quantized.records import Array, Floats, Stored, StoredError
 
 #: the least agreement of signs for a match: 4 bits leave 0.8 and more, other channels have below 0.6
@@ -207,7 +207,11 @@ def check(matched: Matched, quantizer: QuantizerName | None = None) -> None:
     ``quantizer``: how it was rounded; None: nobody says, and any way is right.
     """
     stored, by_order = matched.stored, quantizer in (None, "gptq")
+    kept = quantizer == STORED and stored.highest - stored.lowest < 16
     for candidate, channels, rows in matched.pieces:
+        if kept:
+            _check_kept(stored, candidate, channels, rows)
+            continue
         near = _nearest_whole(stored, channels, candidate.matrix[rows], matched.factor)
         if near.all():
             continue
@@ -227,6 +231,14 @@ def check(matched: Matched, quantizer: QuantizerName | None = None) -> None:
         far = wrong if wrong.any() else away > 1 + slack
         if far.any() and not (by_order and _second_order(stored, channels, parameter, steps, clipped)):
             _fail(stored, candidate.name, channels, far, away)
+
+
+def _check_kept(stored: Stored, candidate: Candidate, channels: Array, rows: Array) -> None:
+    """Raises StoredError where a value is not the parameter's, which a checkpoint has in the same 4 bits."""
+    away = np.abs(stored.steps(channels, candidate.matrix[rows].astype(np.float64)))
+    wrong = away > SLACK + _of_scales(stored, channels)
+    if wrong.any():
+        _fail(stored, candidate.name, channels, wrong, away)
 
 
 #: values that are compared at once: they fit the cache of a core

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from posexport.base.targets.precisions import QuantizerName
 from posexport.graph.precision.blocks.rounding import Factor, Floats, Rounded, half_quadratic, nearest, second_order
+from posexport.graph.precision.blocks.stored_rows import StoredRows
 from posexport.graph.precision.derived import Array, Derived
 from posexport.graph.precision.projections import Weight
 
@@ -29,20 +30,26 @@ class Scheme:
     Attributes:
         factor: for GPTQ, from the inputs of the weight's products (`second_order`); a weight without one is rounded
             to nearest.
+        rows: the numbers that a checkpoint has, which are kept.
     """
 
     bits: int
     size: int
     quantizer: QuantizerName = "rtn"
     factor: Factor | None = field(default=None, compare=False, repr=False)
+    rows: StoredRows | None = field(default=None, compare=False, repr=False)
 
     @property
     def symmetric(self) -> bool:
         """0 is in the middle of every block."""
+        if self.rows is not None:
+            return self.rows.symmetric
         return self.bits == 8 or self.quantizer != "hqq"
 
     def round(self, matrix: Floats) -> Rounded:
         """Returns ``matrix`` [K, N] rounded in blocks."""
+        if self.rows is not None:
+            return self.rows.rounded(matrix)
         if not self.symmetric:
             return half_quadratic(matrix, self.bits, self.size)
         if self.factor is None:

@@ -11,16 +11,17 @@ import numpy as np
 import onnx_ir as ir
 
 from posexport.base.spec import Interface
-from posexport.base.targets.precisions import PrecisionOptions
+from posexport.base.targets.precisions import STORED, PrecisionOptions
 from posexport.base.targets.target import BLOCKED_OPSET, MICROSOFT, Target
 from posexport.errors import PosexportError
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.precision.blocks.packing import Scheme, for_dequantize, for_product
 from posexport.graph.precision.blocks.rounding import factors
+from posexport.graph.precision.blocks.stored_rows import StoredRows
 from posexport.graph.precision.calibration import Calibration
 from posexport.graph.precision.derived import DerivedTensors, import_microsoft
-from posexport.graph.precision.projections import Projection
+from posexport.graph.precision.projections import Projection, Weight
 from posexport.graph.precision.rows.weights import Lookup, quantize_lookup
 from posexport.graph.precision.selection import Chosen, PrecisionResult, Replacement, choose
 
@@ -172,10 +173,12 @@ def quantize_blocks(
     target: Target,
     options: PrecisionOptions,
     calibration: Calibration | None = None,
+    rows: StoredRows | None = None,
 ) -> PrecisionResult:
     """Quantizes ``model`` in place; returns how each class of tensors is stored.
 
-    ``calibration``: texts, for the quantizer that rounds by what weights are multiplied by.
+    ``calibration``: texts, for the quantizer that rounds by what weights are multiplied by. ``rows``: of weights that
+    are kept as they are in a checkpoint; other weights stay in float then, but for the head and word embeddings.
 
     After all graph passes and before a pass to half precision, which finds float scales and float activations.
 
@@ -188,14 +191,18 @@ def quantize_blocks(
             f"{BLOCKED_OPSET} or higher; got {target.opset}"
         )
     bits = options.weight_bits or 8
-    linear = Scheme(bits, options.block_size, options.quantizer)
+    rows = rows if options.quantizer == STORED else None
+    linear = Scheme(bits, options.block_size, options.quantizer, rows=rows)
     head = Scheme(options.head_bits, options.block_size)
 
     def replacement_of(logits: set[ir.Value]) -> Replacement:
         return replacement(target, lambda projection: head if projection.weight.value in logits else linear)
 
+    def fits(weight: Weight) -> bool:
+        return rows is None or rows.has(weight.array())
+
     # the weights, and for GPTQ the second moments of the activations that they multiply
-    chosen = choose(model, interface, options, replacement_of)
+    chosen = choose(model, interface, options, replacement_of, fits)
     _check_blocks(chosen.projections, target, options)
     tensors = DerivedTensors(model)
     products = Products(model, tensors, target)

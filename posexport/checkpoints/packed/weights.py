@@ -1,0 +1,71 @@
+"""The weights of a checkpoint whose linear layers have 4 bits, as if it had them in float32."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from posexport.checkpoints.packed.layouts import Layout
+from posexport.checkpoints.weights import Reader, Weights
+from posexport.errors import PosexportError
+from posexport.graph.precision.blocks.stored_rows import StoredRows
+
+
+@dataclass
+class Unpacked:
+    """Reads one linear layer's weight; ``names``: of its tensors by the ends of their names. Fills ``rows``."""
+
+    layout: Layout
+    weights: Weights
+    names: Mapping[str, str]
+    rows: StoredRows
+    shapes: dict[str, list[int]]
+    dtypes: dict[str, torch.dtype | None]
+
+    def read(self, name: str) -> Tensor:
+        """The weight, float32 [N, K], in new memory."""
+        packed = self.layout.read(self._tensor, self._sizes)
+        if int(packed.groups.max()) + 1 != packed.scales.shape[1]:
+            raise PosexportError(
+                f"{self.weights.label}: {name} has scales for {packed.scales.shape[1]} groups of inputs, needed "
+                f"{int(packed.groups.max()) + 1}: group_size in config.json is not the file's"
+            )
+        real = packed.real()
+        if packed.in_order:
+            self.rows.add(name, real.numpy(), packed.scales.numpy(), packed.zeros.numpy())
+        else:
+            self.rows.scattered.add(name)
+        return real
+
+    def as_pages(self, name: str) -> nn.Parameter | None:
+        """None: the file has no float32 numbers."""
+        return None
+
+    def _tensor(self, end: str) -> Tensor:
+        return self.weights.read(self.names[end], integers=True)
+
+    @property
+    def _sizes(self) -> Mapping[str, list[int]]:
+        return {end: self.weights.shapes[name] for end, name in self.names.items()}
+
+
+def unpacked(weights: Weights, layout: Layout) -> tuple[Weights, StoredRows]:
+    """The weights with ``NAME.weight`` in the place of a layer's packed tensors; how these were rounded, once read."""
+    first, *others = layout.tensors
+    rows = StoredRows()
+    readers: dict[str, Reader] = {}
+    taken: set[str] = set()
+    for whole in [name for name in weights.shapes if name.endswith(f".{first}")]:
+        layer = whole.removesuffix(first)
+        names = {end: layer + end for end in (first, *others) if layer + end in weights.shapes}
+        taken.update(names.values())
+        target = f"{layer}weight"
+        shape = layout.shape({end: weights.shapes[name] for end, name in names.items()})
+        readers[target] = Unpacked(layout, weights, names, rows, {target: shape}, {target: torch.float32})
+    kept = [name for name in weights.shapes if name not in taken]
+    shapes = {name: weights.shapes[name] for name in kept} | {n: r.shapes[n] for n, r in readers.items()}
+    dtypes = {name: weights.dtypes[name] for name in kept} | dict.fromkeys(readers, torch.float32)
+    return replace(
+        weights, readers={name: weights.readers[name] for name in kept} | readers, shapes=shapes, dtypes=dtypes
+    ), rows
