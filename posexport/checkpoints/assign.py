@@ -73,7 +73,11 @@ def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: s
         if name in names.stored:
             used.add(name)
             _check_constant(name, formula, weights, names)
-    unused = [name for name in names.stored if name not in used.union(plan.unread)]
+    unused = [
+        name
+        for name, stored in names.stored.items()
+        if name not in used.union(plan.unread) and stored not in weights.needless
+    ]
     needed = {name for origin in plan.origins.values() for name in origin.names}
     remarks, unknown = _unused(unused, family, {**family.beside, **plan.beside}, needed)
     if missing or unknown or misshapen:

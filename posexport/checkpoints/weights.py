@@ -154,13 +154,17 @@ class Below:
 
 @dataclass(frozen=True)
 class Weights:
-    """All tensors of a checkpoint. ``files``: name to path of each file that was read, indices included."""
+    """All tensors of a checkpoint. ``files``: name to path of each file that was read, indices included.
+
+    ``needless``: tensors that need not be used, such as biases of zeros that a quantizer gave every layer.
+    """
 
     label: str
     files: dict[str, Path]
     readers: dict[str, Reader]
     shapes: dict[str, list[int]]
     dtypes: dict[str, torch.dtype | None]
+    needless: frozenset[str] = frozenset()
 
     def read(self, name: str, *, integers: bool = False) -> Tensor:
         """A finite tensor in the file's dtype; PosexportError for NaN, infinity and formats other than `DTYPES`.

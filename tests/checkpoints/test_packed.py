@@ -12,7 +12,7 @@ import onnx
 import onnx.numpy_helper
 import pytest
 import torch
-from checkpoints import configure, read, refusal
+from checkpoints import change, configure, read, refusal
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
@@ -241,6 +241,16 @@ def test_what_is_not_read_is_named(tmp_path: Path, method: str, changes: dict[st
     write(tmp_path / "m", method)
     configure(tmp_path / "m", quantization_config=METHODS[method] | changes)
     assert words in refusal(tmp_path / "m")
+
+
+def test_biases_of_zeros_are_no_part_of_the_model(tmp_path: Path) -> None:
+    """AutoGPTQ gives every layer one."""
+    layers = write(tmp_path / "m", "gptq")
+    zeros = {f"{name}.bias": torch.zeros(len(layer.whole)) for name, layer in layers.items()}
+    change(tmp_path / "m", lambda tensors: tensors.update(zeros))
+    assert read(tmp_path / "m").stored_rows
+    change(tmp_path / "m", lambda tensors: tensors["model.layers.1.mlp.up_proj.bias"].fill_(1))
+    assert "1 tensors of the file are not used (model.layers.1.mlp.up_proj.bias)" in refusal(tmp_path / "m")
 
 
 def test_groups_that_are_not_the_files(tmp_path: Path) -> None:

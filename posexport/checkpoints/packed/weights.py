@@ -64,8 +64,14 @@ def unpacked(weights: Weights, layout: Layout) -> tuple[Weights, StoredRows]:
         shape = layout.shape({end: weights.shapes[name] for end, name in names.items()})
         readers[target] = Unpacked(layout, weights, names, rows, {target: shape}, {target: torch.float32})
     kept = [name for name in weights.shapes if name not in taken]
+    biases = [name for name in kept if name.endswith(".bias") and f"{name.removesuffix('bias')}weight" in readers]
     shapes = {name: weights.shapes[name] for name in kept} | {n: r.shapes[n] for n, r in readers.items()}
     dtypes = {name: weights.dtypes[name] for name in kept} | dict.fromkeys(readers, torch.float32)
-    return replace(
-        weights, readers={name: weights.readers[name] for name in kept} | readers, shapes=shapes, dtypes=dtypes
-    ), rows
+    plain = replace(
+        weights,
+        readers={name: weights.readers[name] for name in kept} | readers,
+        shapes=shapes,
+        dtypes=dtypes,
+        needless=frozenset(name for name in biases if not weights.read(name).any()),
+    )
+    return plain, rows
