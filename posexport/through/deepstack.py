@@ -43,12 +43,12 @@ class DeepstackEmbedPart(EmbedPart):
 class DeepstackDecoder(MRopeDecoder):
     """Decoder of embeddings with appended vectors, which the first layers add to their outputs."""
 
-    def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
+    def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach, **more: Tensor) -> Tensor:
         width = self.user.inputs[0].axes[-1]
         assert isinstance(width, int)
         x_BTC, *added = torch.split(ids_BT, width, -1)
         with carrying(_Added(added), _Added):
-            return super()._logits(x_BTC, mask_BT, at)
+            return super()._logits(x_BTC, mask_BT, at, **more)
 
 
 class Deepstack(Grids):
