@@ -5,7 +5,7 @@ Shape letters: B batch, T tokens, S past and new tokens.
 
 from collections.abc import Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.base.spec import BATCH, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
 from posexport.encodings.encoding import Encoding
@@ -19,10 +19,12 @@ from posexport.nn.collected import Collected, LayerOutput
 
 def stack_of(model: object) -> Encoder | Decoder | None:
     """The layers of a model whose states can be outputs; None for other models."""
-    stack = model.encoder if isinstance(model, EncoderModel) else None
-    if isinstance(model, DecoderModel | HeadedDecoder):
+    stack: object = None
+    if isinstance(model, EncoderModel):
+        stack = model.encoder
+    elif isinstance(model, DecoderModel | HeadedDecoder):
         stack = model.decoder
-    return stack if type(stack) in (Encoder, Decoder) else None
+    return stack if isinstance(stack, Encoder | Decoder) else None
 
 
 class WithLayerOutputs(Definition):
@@ -91,6 +93,11 @@ class WithLayerOutputs(Definition):
         # the last hidden state may be an output of the model too, and outputs are named one by one
         further = (collected.tensors[one].clone() for one in self.wanted)
         return (*outputs, *further)
+
+    @staticmethod
+    def without(module: nn.Module) -> nn.Module:
+        """The model itself, where ``module`` has further outputs."""
+        return module.model if isinstance(module, WithLayerOutputs) else module
 
     def _axes(self, one: LayerOutput) -> list[Axis]:
         stack = stack_of(self.model)

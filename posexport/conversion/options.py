@@ -52,7 +52,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             python='Also return these of layers: ``["hidden_states:3,7", "attentions:10.5"]``. Hidden state 0 is the '
             "embeddings'; 10.5 is head 5 of layer 10.",
         ),
-    ] = ()  # type: ignore[assignment]
+    ] = ()
     precision: Annotated[
         PrecisionName | Sequence[PrecisionName],
         Option(

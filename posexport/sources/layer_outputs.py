@@ -9,6 +9,7 @@ import msgspec
 from posexport.base.options.check import check_choice
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
+from posexport.models.definition import Definition
 from posexport.models.encoder import Encoder
 from posexport.models.layer_outputs import WithLayerOutputs, stack_of
 from posexport.nn.collected import Kind, LayerOutput
@@ -47,16 +48,16 @@ def with_outputs(source: Source, texts: Sequence[str]) -> Source:
     """
     if not texts:
         return source
-    wanted, stack = parsed(texts), stack_of(source.module)
-    if stack is None:
+    wanted, stack, module = parsed(texts), stack_of(source.module), source.module
+    if stack is None or not isinstance(module, Definition):
         raise PosexportError(
             f"--outputs {texts[0]} is for encoders and text decoders that posexport defines, {source.name} is none; "
             "convert a module whose forward returns them (docs/own-models.md), or leave it out"
         )
     for one in wanted:
         _check(one, stack, source.name)
-    module = WithLayerOutputs(copy_with_same_weights(source.module), wanted)
-    return msgspec.structs.replace(source, module=module.eval(), outputs=[*source.outputs, *module.further])
+    more = WithLayerOutputs(copy_with_same_weights(module), wanted)
+    return msgspec.structs.replace(source, module=more.eval(), outputs=[*source.outputs, *more.further])
 
 
 def _check(one: LayerOutput, stack: Encoder | Decoder, name: str) -> None:
