@@ -1,4 +1,4 @@
-"""Hidden states and attention probabilities of single layers, as outputs beside a model's own.
+"""A model with hidden states and attention probabilities of single layers as additional outputs.
 
 Shape letters: B batch, T tokens, S past and new tokens.
 """
@@ -18,7 +18,7 @@ from posexport.nn.collected import Collected, LayerOutput
 
 
 def stack_of(model: object) -> Encoder | Decoder | None:
-    """The layers of a model whose states can be outputs; None for other models."""
+    """The encoder or decoder of a model, if its layers' states can be outputs; else None."""
     stack: object = None
     if isinstance(model, EncoderModel):
         stack = model.encoder
@@ -30,10 +30,10 @@ def stack_of(model: object) -> Encoder | Decoder | None:
 class WithLayerOutputs(Definition):
     """``model`` with further outputs of the layers of its stack."""
 
-    def __init__(self, model: Definition, wanted: Sequence[LayerOutput]) -> None:
+    def __init__(self, model: Definition, layer_outputs: Sequence[LayerOutput]) -> None:
         super().__init__()
         self.model = model
-        self.wanted = list(wanted)
+        self.layer_outputs = list(layer_outputs)
 
     @property
     def inputs(self) -> list[InputSpec]:
@@ -42,7 +42,7 @@ class WithLayerOutputs(Definition):
     @property
     def further(self) -> list[OutputSpec]:
         """Hidden states [B, T, C]; probabilities [B, H, T, S], or [B, T, S] of one head."""
-        return [OutputSpec(name=one.name, axes=self._axes(one)) for one in self.wanted]
+        return [OutputSpec(name=one.name, axes=self._axes(one)) for one in self.layer_outputs]
 
     @property
     def outputs(self) -> list[OutputSpec]:
@@ -79,7 +79,7 @@ class WithLayerOutputs(Definition):
         position_ids: Tensor | None = None,
         **named: Tensor,
     ) -> tuple[Tensor, ...]:
-        """The arguments of any `stack_of` a model; a model gets those that are given."""
+        """Arguments of every model that has a `stack_of`; None is not passed on."""
         optional = {
             "token_type_ids": token_type_ids,
             "encoder_hidden_states": encoder_hidden_states,
@@ -87,11 +87,11 @@ class WithLayerOutputs(Definition):
             "past_key_values": past_key_values,
             "position_ids": position_ids,
         }
-        given = {name: value for name, value in optional.items() if value is not None} | named
-        with carrying(Collected(self.wanted), Collected) as collected:
-            outputs: tuple[Tensor, ...] = self.model(input_ids, attention_mask, **given)
+        arguments = {name: value for name, value in optional.items() if value is not None} | named
+        with carrying(Collected(self.layer_outputs), Collected) as collected:
+            outputs: tuple[Tensor, ...] = self.model(input_ids, attention_mask, **arguments)
         # the last hidden state may be an output of the model too, and outputs are named one by one
-        further = (collected.tensors[one].clone() for one in self.wanted)
+        further = (collected.tensors[one].clone() for one in self.layer_outputs)
         return (*outputs, *further)
 
     @staticmethod

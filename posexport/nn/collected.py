@@ -1,4 +1,4 @@
-"""What a call collects of single layers: hidden states, and the probabilities of attention.
+"""Hidden states and attention probabilities of single layers, collected during a call.
 
 A stack says which layer is next (`reached`), attention what its probabilities are (`attended`); a call that collects
 nothing computes nothing for it.
@@ -36,15 +36,15 @@ class LayerOutput:
 
 @dataclass
 class Collected:
-    """What a call is to collect, the layer that runs, and what was collected."""
+    """The outputs to collect in a call, the number of the current layer, and the tensors so far."""
 
-    wanted: Sequence[LayerOutput]
+    outputs: Sequence[LayerOutput]
     layer: int = -1
     tensors: dict[LayerOutput, Tensor] = field(default_factory=dict)
 
     def of_layer(self, kind: Kind) -> list[LayerOutput]:
-        """What is still missing of the layer."""
-        return [one for one in self.wanted if (one.kind, one.layer) == (kind, self.layer) and one not in self.tensors]
+        """The outputs of the current layer that have no tensor yet."""
+        return [one for one in self.outputs if (one.kind, one.layer) == (kind, self.layer) and one not in self.tensors]
 
 
 def reached(layer: int, x_BTC: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""``--outputs hidden_states:3,7`` and ``attentions:10.5``: states of single layers beside a model's own outputs."""
+"""``--outputs hidden_states:3,7`` and ``attentions:10.5``: additional outputs of single layers."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -41,22 +41,22 @@ def _parsed(text: str) -> Iterator[LayerOutput]:
 
 
 def with_outputs(source: Source, texts: Sequence[str]) -> Source:
-    """A source with the outputs of its layers that were chosen; its module shares its weights with the old one's.
+    """A source with the chosen outputs of its layers; its module shares weights with the old one.
 
     Raises:
-        PosexportError: a text has another form, the model has no such layer or head, or its layers are not known.
+        PosexportError: a text has another form, the model lacks the layer or head, or is not defined by posexport.
     """
     if not texts:
         return source
-    wanted, stack, module = parsed(texts), stack_of(source.module), source.module
+    chosen, stack, module = parsed(texts), stack_of(source.module), source.module
     if stack is None or not isinstance(module, Definition):
         raise PosexportError(
             f"--outputs {texts[0]} is for encoders and text decoders that posexport defines, {source.name} is none; "
             "convert a module whose forward returns them (docs/own-models.md), or leave it out"
         )
-    for one in wanted:
+    for one in chosen:
         _check(one, stack, source.name)
-    more = WithLayerOutputs(copy_with_same_weights(module), wanted)
+    more = WithLayerOutputs(copy_with_same_weights(module), chosen)
     return msgspec.structs.replace(source, module=more.eval(), outputs=[*source.outputs, *more.further])
 
 

@@ -1,4 +1,4 @@
-"""Hidden states and attentions as outputs: transformers' numbers, their graphs, and what is refused."""
+"""Hidden states and attentions as outputs: equal to transformers', proven, and refused where there are none."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 40,
     "pad_token_id": 0,
 }
-#: types of transformers with what they need beside `SIZES`
+#: types of transformers, with settings in addition to `SIZES`
 TYPES: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {},
@@ -58,7 +58,7 @@ def chosen(name: str, *outputs: str, task: str | None = None, layers: int = 2) -
 
 
 def named(source: Source, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The outputs in float64."""
+    """Computes the outputs in float64, by name."""
     with torch.inference_mode():
         return dict(zip((spec.name for spec in source.outputs), source.module.double()(**inputs), strict=True))
 
@@ -97,7 +97,7 @@ def test_layers_that_are_not_named_compute_no_probabilities(monkeypatch: pytest.
         asked.append(heads)
         return computed(x, heads)
 
-    monkeypatch.setattr(attention, "_attended", lambda x: x.v_BHSD)  # what is fused in a graph
+    monkeypatch.setattr(attention, "_attended", lambda x: x.v_BHSD)  # one operator in a graph
     monkeypatch.setattr(attention, "_probabilities", noted)
     ids = torch.arange(7)[None]
     named(chosen("encoder-rope", "hidden_states:1", layers=4), input_ids=ids)
