@@ -21,6 +21,7 @@ from posexport.models.embeddings import EmbeddingConfig
 from posexport.models.layer import TransformerConfig
 from posexport.nn.attention import additive
 from posexport.nn.caching import Caching, KeysAndValues, Reach
+from posexport.nn.collected import reached
 from posexport.nn.config import Config, named
 from posexport.nn.feed_forward import activation
 from posexport.nn.norms import normalisation
@@ -139,12 +140,16 @@ class Decoder(nn.Module):
         mask_B11S = None if mask_BS is None else additive(whole_BS, x_BTC)
         present = []
         for index, layer in enumerate(self.layers):
+            reached(index, x_BTC)
             crossed = () if memory is None else (memory.kept[index], memory.mask_B11S)
             x_BTC, layer_cache = layer(x_BTC, mask_B11S, at, None if past is None else past[index], *crossed)
             present.append(layer_cache)
         if self.final_norm is not None:
             x_BTC = self.final_norm(x_BTC)
-        return (x_BTC if self.project_out is None else self.project_out(x_BTC)), present
+        if self.project_out is not None:
+            x_BTC = self.project_out(x_BTC)
+        reached(len(self.layers), x_BTC)
+        return x_BTC, present
 
 
 class LanguageModel(nn.Module):

@@ -21,6 +21,7 @@ from posexport.models.definition import HeadedModel, limits_of, text_inputs, tog
 from posexport.models.embeddings import Embeddings, TypedEmbeddingConfig
 from posexport.models.layer import EncoderLayer, Memory, TransformerConfig
 from posexport.nn.attention import additive
+from posexport.nn.collected import reached
 from posexport.nn.feed_forward import TokenConvolution
 from posexport.nn.heads import Head
 from posexport.nn.norms import normalisation
@@ -113,12 +114,14 @@ class Encoder(nn.Module):
             counted = Positions.counted(memory_BSC.shape[1], memory_BSC.device)
             memory = Memory(memory_BSC, additive(memory_mask_BS, x_BTC), counted)
         for index in range(self.config.layers):
+            reached(index, x_BTC)
             group = self.groups[self.config.weights_of(index)]
             before_BTC, x_BTC = x_BTC, group(x_BTC, mask_B11T, positions, memory)
             if index == 0 and self.convolution is not None:
                 x_BTC = self.convolution(before_BTC, x_BTC, mask_BT)
         if self.final_norm is not None:
             x_BTC = self.final_norm(x_BTC)
+        reached(self.config.layers, x_BTC)
         return x_BTC
 
 

@@ -200,7 +200,10 @@ def is_cache_output(name: str) -> bool:
 def carried(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> list[OutputSpec]:
     """The outputs that the next call takes: caches, and states by the names that ``inputs`` give them."""
     states = {spec.state.output for spec in inputs if isinstance(spec.state, State)}
-    return [spec for spec in outputs if set(PRESENT) & set(spec.axes) or spec.name in states]
+    # probabilities of attention have an axis of new tokens too
+    caches = (spec.name for spec in outputs if set(PRESENT) & set(spec.axes) and SEQUENCE not in spec.axes)
+    kept = states | {*caches}
+    return [spec for spec in outputs if spec.name in kept]
 
 
 class Interface(Protocol):

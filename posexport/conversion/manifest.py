@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from posexport.base.options.recipe import Recipe
 from posexport.base.spec import DOMAIN
 from posexport.base.targets import kernels
@@ -77,6 +79,7 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         "settings": dict(sorted(parse(options.load.settings).items())),
         "opset": opset,
         "drop_weights": list(options.drop_weights),
+        "outputs": list(options.outputs or ()) or msgspec.UNSET,
         "calibrate": texts and hashlib.sha256(texts.read_bytes()).hexdigest(),
     }
     return Recipe(**{**{name: getattr(options, name) for name in Recipe.__struct_fields__}, **resolved})

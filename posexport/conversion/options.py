@@ -47,6 +47,17 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             help="ONNX opset of the graph; default 18, with --target cpu 23, with --target cuda 24.",
         ),
     ] = None  # type: ignore[assignment]
+    outputs: Annotated[
+        Sequence[str],
+        Option(
+            group=OUTPUT,
+            metavar="KIND:LAYERS",
+            help="Also return hidden_states:3,7 (0: the embeddings) or attentions:10.5 (layer 10, head 5; without a "
+            "head: all) (repeatable).",
+            python='Also return these of layers: ``["hidden_states:3,7", "attentions:10.5"]``. Hidden state 0 is the '
+            "embeddings'; 10.5 is head 5 of layer 10.",
+        ),
+    ] = ()
     precision: Annotated[
         PrecisionName | Sequence[PrecisionName],
         Option(

@@ -11,6 +11,7 @@ Shape letters: B batch, H heads, T queries, S keys, D head size.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -26,6 +27,7 @@ from posexport.graph.ops.concat_scores import CONCAT_SCORES
 from posexport.graph.ops.soft_cap_scores import SOFT_CAP_SCORES
 from posexport.graph.ops.spec import emit
 from posexport.graph.ops.tracing import traced_as
+from posexport.nn.collected import attended
 
 Score = Literal["dot", "general", "concat", "additive"]
 
@@ -152,7 +154,9 @@ def attend(
             )
         q_BHTD, scores = scores.biased(q_BHTD)
         terms["scores"] = scores
-    return _attended(_Inputs(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, buffers, scale, sink, dropout))
+    inputs = _Inputs(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, buffers, scale, sink, dropout)
+    attended(partial(_probabilities, inputs))
+    return _attended(inputs)
 
 
 @dataclass(frozen=True)
@@ -221,14 +225,27 @@ def _attended(x: _Inputs) -> Tensor:
 
 def _formula(x: _Inputs) -> Tensor:
     """Computes `attend` without tiles, and without the buffers: copying the used slots costs nothing that matters."""
-    s_BHTS = _scores(x.q_BHTD, x.k_BHSD, x.scale, x.terms["scores"], x.terms["base"])
-    mask = _with_order(x.mask, x.causal, x.q_BHTD)
-    p_BHTS = _softmax(s_BHTS if mask is None else s_BHTS + mask, x.sink)
+    p_BHTS = _probabilities(x)
     if x.dropout:
         p_BHTS = F.dropout(p_BHTS, x.dropout)
     context_BHTD = by_group(p_BHTS, x.v_BHSD)
     values = x.terms["values"]
     return context_BHTD if values is None else context_BHTD + values.dense(probs=p_BHTS)
+
+
+def _probabilities(x: _Inputs, heads: slice = slice(None)) -> Tensor:
+    """Of some heads, [B, H, T, S]; a position term is computed for all of them."""
+    q_BHTD, k_BHSD = x.q_BHTD, x.k_BHSD
+    one_by_one = heads != slice(None) and not any(x.terms.values())
+    if one_by_one:
+        q_BHTD, k_BHSD = q_BHTD[:, heads], shared(k_BHSD, q_BHTD.shape[1])[:, heads]
+    s_BHTS = _scores(q_BHTD, k_BHSD, x.scale, x.terms["scores"], x.terms["base"])
+    if not one_by_one:
+        s_BHTS = s_BHTS[:, heads]
+    mask = _with_order(x.mask, x.causal, q_BHTD)
+    if mask is not None:
+        s_BHTS = s_BHTS + (mask if mask.shape[1] == 1 else mask[:, heads])
+    return _softmax(s_BHTS, None if x.sink is None else x.sink[heads])
 
 
 def _tile(q_BHTD: Tensor, k_BHSD: Tensor) -> int | None:

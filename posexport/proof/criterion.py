@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.base.spec import BATCH, TOKENS, Axis
+from posexport.base.spec import BATCH, ENCODER_SEQUENCE, TOKENS, Axis
 from posexport.base.targets.dtypes import BY_PRECISION
 from posexport.base.targets.precisions import PrecisionName
 
@@ -116,8 +116,8 @@ def rows(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> l
     """Views of each row of the batch with the tokens first, and which tokens count (None: everything does)."""
     if BATCH not in axes:
         return [(y, truth, None)]
-    # weights of cross attention have two axes of tokens: the last one's padding counts
-    order = [axes.index(name) for name in (BATCH, *reversed(TOKENS)) if name in axes]
+    # probabilities have two axes of tokens: of cross attention the keys' padding counts, else the queries'
+    order = [axes.index(name) for name in (BATCH, ENCODER_SEQUENCE, *TOKENS[:-1]) if name in axes]
     y, truth = (np.moveaxis(a, order, range(len(order))) for a in (y, truth))
     by_token = keep_BT is not None and len(order) > 1
     return [(y[b], truth[b], keep_BT[b] if by_token and keep_BT is not None else None) for b in range(y.shape[0])]

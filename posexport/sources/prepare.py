@@ -1,4 +1,4 @@
-"""Loads a source and applies ``--beyond``, ``--max-length``, ``--cache`` and ``--rotation``."""
+"""Loads a source and applies ``--beyond``, ``--max-length``, ``--cache``, ``--rotation`` and ``--outputs``."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from posexport.errors import PosexportError
 from posexport.models.definition import Definition
 from posexport.nn.caching import CACHES, Caching
 from posexport.run.tokenizer.byte_pair import with_tokenizer
+from posexport.sources.layer_outputs import with_outputs
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.memory_mapped import copy_with_same_weights
@@ -122,7 +123,7 @@ def _keeps_a_cache(submodule: nn.Module) -> bool:
 def prepare(
     argument: str | nn.Module, options: LoadOptions, recipe: Recipe | None = None, tokenizer: Path | None = None
 ) -> Source:
-    """The source called ``argument`` with the limit, the KV cache and the rotation of keys of ``recipe``.
+    """The source called ``argument`` with the limit, the KV cache, the rotation of keys and the outputs of ``recipe``.
 
     ``tokenizer``: a tokenizer.json for a source that has none.
 
@@ -133,6 +134,7 @@ def prepare(
     if recipe is not None:
         source = with_limit(source, recipe.beyond, recipe.max_length)
         source = with_kv_cache(source, recipe.cache, recipe.rotation)
+        source = with_outputs(source, recipe.outputs or ())
     if tokenizer is not None:
         source = with_tokenizer(source, tokenizer)
     return source

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -149,8 +148,12 @@ def rxnfp_classes(folder: Path) -> Case:
     )
 
 
+#: what rxnmapper reads: layer 10, head 5
+ATTENTION = "attentions.10.5"
+
+
 class AtomMap(nn.Module):
-    """The attention that rxnmapper reads: layer 10, head 5."""
+    """Returns the attention that rxnmapper reads."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -158,7 +161,7 @@ class AtomMap(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
         attentions = self.model(input_ids, attention_mask, output_attentions=True).attentions
-        return {"attention": attentions[10][:, 5]}
+        return {ATTENTION: attentions[10][:, 5]}
 
 
 @case(RXNMAPPER, "the atom of the reactants that each atom of a product was")
@@ -172,7 +175,7 @@ def rxnmapper_atoms(folder: Path) -> Case:
         """Of each product atom the reactant atom of the same element that it attends to most."""
         found = []
         for reaction, mapped in zip(plain, pairs, strict=True):
-            attention = run(call([reader(reaction)]))["attention"][0]
+            attention = run(call([reader(reaction)]))[ATTENTION][0]
             elements = [token.strip("[]+-H").upper() for token in ("", *_TOKEN.findall(reaction))]
             for place, _ in mapped:
                 same = [at for at in range(elements.index(">>")) if elements[at] == elements[place]]
@@ -180,9 +183,8 @@ def rxnmapper_atoms(folder: Path) -> Case:
         return np.array(found)
 
     truth = np.array([before for mapped in pairs for _, before in mapped])
-    rows = call([reader(reaction) for reaction in plain[:2]])
-    example = {name: torch.from_numpy(value) for name, value in rows.items()}
-    return Case(module=AtomMap(model), ask=ask, example=example, truth=truth)
+    options = {"task": "features", "allow_pickle": True, "outputs": ["attentions:10.5"]}
+    return Case(module=AtomMap(model), source=mapper(folder), ask=ask, truth=truth, options=options)
 
 
 def mapper(folder: Path) -> Path:

@@ -63,6 +63,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         settings: of a built-in model, as text.
         opset: of the graph, also where nobody named it.
         unpad: True with ``--unpad``, False with ``--no-unpad``.
+        outputs: of layers, beside the task's; not there: none.
     """
 
     task: str
@@ -132,6 +133,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
     inline: Annotated[
         bool, Option(group=EXPERT, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
     ] = False
+    outputs: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     layout: Annotated[
         str,
         Option(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from posexport.base.sizes import frames
-from posexport.base.spec import CAPACITY, TOTAL, OutputSpec, Padding
+from posexport.base.spec import CAPACITY, TOKENS, TOTAL, OutputSpec, Padding
 from posexport.base.system.machine import available as available
 from posexport.base.system.machine import readable as readable
 
@@ -137,4 +137,8 @@ def needed_bytes(point: GridPoint, outputs: Sequence[OutputSpec], heads: int) ->
     # caches that are drawn are inputs too
     caches = [spec.axes for spec in outputs if point.cached and {TOTAL, CAPACITY} & {*spec.axes}]
     drawn = sum(math.prod(axis for axis in axes if isinstance(axis, int)) for axes in caches) * point.cached
-    return int(scores + _OUTPUTS * 8 * point.batch * (point.tokens * sum(widths) + 2 * drawn))
+    # probabilities of attention
+    pairs = [spec.axes for spec in outputs if sum(axis in TOKENS for axis in spec.axes) > 1]
+    heads_of_pairs = sum(math.prod(axis for axis in axes if isinstance(axis, int)) for axes in pairs)
+    elements = point.tokens * (sum(widths) + keys * heads_of_pairs) + 2 * drawn
+    return int(scores + _OUTPUTS * 8 * point.batch * elements)

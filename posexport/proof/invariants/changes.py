@@ -99,7 +99,10 @@ def take_tokens(array: Array, axes: Sequence[Axis], index: Sequence[int], far: S
 
 
 def take(array: Array, axes: Sequence[Axis], axis: str, index: Sequence[int]) -> Array:
-    return np.take(array, np.asarray(index), axis=list(axes).index(axis)) if axis in axes else array
+    """``index`` along every axis of this name."""
+    for place, name in enumerate(axes):
+        array = np.take(array, np.asarray(index), axis=place) if name == axis else array
+    return array
 
 
 def alone(promise: Promise, point: GridPoint) -> Changes:

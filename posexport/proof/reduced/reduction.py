@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from posexport.base.spec import CARRIED, InputSpec, OutputSpec
 from posexport.models.definition import Definition
+from posexport.models.layer_outputs import WithLayerOutputs
 from posexport.nn.config import Config
 from posexport.proof.full_model.records import Stack
 from posexport.proof.full_model.weights import Words
@@ -72,6 +73,8 @@ def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Redu
     """
     if not isinstance(source.module, Definition) or source.by_trial:
         return "its layers are not known to posexport"
+    if isinstance(source.module, WithLayerOutputs):
+        return "its outputs (--outputs) are of layers by their numbers"
     if [spec.name for spec in source.inputs] != [spec.name for spec in source.module.inputs]:
         return "its layout has other inputs"
     module = copy_with_same_weights(source.module)

@@ -137,7 +137,9 @@ def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> 
     # outputs for new tokens are concatenated; caches are the last call's
     columns = list(zip(*parts, strict=True))
     joined = [
-        np.concatenate(column, spec.axes.index(SEQUENCE)) if SEQUENCE in spec.axes else column[-1]
+        np.concatenate([_with_later(y, spec, end) for y in column], spec.axes.index(SEQUENCE))
+        if SEQUENCE in spec.axes
+        else column[-1]
         for column, spec in zip(columns, outputs, strict=True)
     ]
     return _taken(joined, outputs, end)
@@ -146,6 +148,14 @@ def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> 
 def whole(run: Run, model: Interface) -> Run:
     """``run`` for a sequence in one call, its caches without unused slots."""
     return partial(in_calls, run, model=model, calls=())
+
+
+def _with_later(y: Array, spec: OutputSpec, total: int) -> Array:
+    """Probabilities of a call with those of later keys, which are zero."""
+    if TOTAL not in spec.axes:
+        return y
+    more = [(0, total - size if axis == TOTAL else 0) for size, axis in zip(y.shape, spec.axes, strict=True)]
+    return np.pad(y, more)
 
 
 def _refilled(cache: Array, first: Array, spec: InputSpec, used: int) -> Array:

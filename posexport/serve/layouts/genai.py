@@ -12,6 +12,7 @@ from posexport.base.spec import BATCH, CAPACITY, LOGITS, MODEL, PAST
 from posexport.conversion.export.layout import Layout
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderModel
+from posexport.models.layer_outputs import WithLayerOutputs
 from posexport.run.cache import DecoderInterface, decoder_interface
 from posexport.run.providers import numeric_options
 from posexport.serve.layouts import genai_states
@@ -105,7 +106,7 @@ def config(source: Source, session_options: Mapping[str, str]) -> dict[str, Any]
 def _sizes(source: Source, decoder: DecoderInterface, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes of the definition where posexport has one, else of the KV cache and config.json."""
     names = ("hidden_size", "head_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers")
-    module = source.module
+    module = WithLayerOutputs.without(source.module)
     if isinstance(module, DecoderModel):
         shape = module.decoder.config
         sizes = (shape.hidden, shape.head_size, shape.heads, shape.kv_heads or shape.heads, shape.layers)

@@ -12,6 +12,7 @@ from posexport.conversion.export.layout import Layout
 from posexport.conversion.export.save import OwnFile, SharedFile, Store
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderModel
+from posexport.models.layer_outputs import WithLayerOutputs
 from posexport.serve.layouts.shared import CONFIG, check_client, fed, keeps_states, read_json, wiring
 from posexport.sources.source import Source
 
@@ -42,7 +43,7 @@ def arrange(source: Source) -> Source:
 
 def _misfits(source: Source) -> list[str]:
     """A remark if optimum-onnx 0.1.0 makes an empty cache of other sizes than the model's, or none."""
-    module = source.module
+    module = WithLayerOutputs.without(source.module)
     if not isinstance(module, DecoderModel):
         return []
     if module.head is None:

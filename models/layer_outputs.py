@@ -1,0 +1,109 @@
+"""A model with hidden states and attention probabilities of single layers as additional outputs.
+
+Shape letters: B batch, T tokens, S past and new tokens.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from posexport.base.spec import BATCH, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
+from posexport.encodings.encoding import Encoding
+from posexport.models.decoder import Decoder, DecoderModel
+from posexport.models.definition import Definition
+from posexport.models.encoder import Encoder, EncoderModel
+from posexport.models.heads import HeadedDecoder
+from posexport.nn.calling import carrying
+from posexport.nn.collected import Collected, LayerOutput
+
+
+def stack_of(model: object) -> Encoder | Decoder | None:
+    """The encoder or decoder of a model, if its layers' states can be outputs; else None."""
+    stack: object = None
+    if isinstance(model, EncoderModel):
+        stack = model.encoder
+    elif isinstance(model, DecoderModel | HeadedDecoder):
+        stack = model.decoder
+    return stack if isinstance(stack, Encoder | Decoder) else None
+
+
+class WithLayerOutputs(Definition):
+    """``model`` with further outputs of the layers of its stack."""
+
+    def __init__(self, model: Definition, layer_outputs: Sequence[LayerOutput]) -> None:
+        super().__init__()
+        self.model = model
+        self.layer_outputs = list(layer_outputs)
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        return self.model.inputs
+
+    @property
+    def further(self) -> list[OutputSpec]:
+        """Hidden states [B, T, C]; probabilities [B, H, T, S], or [B, T, S] of one head."""
+        return [OutputSpec(name=one.name, axes=self._axes(one)) for one in self.layer_outputs]
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        return [*self.model.outputs, *self.further]
+
+    @property
+    def encoding(self) -> Encoding:
+        return self.model.encoding
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        return self.model.encodings
+
+    @property
+    def limits(self) -> LengthContract:
+        return self.model.limits
+
+    @property
+    def plan(self) -> ProofPlan:
+        return self.model.plan
+
+    @property
+    def promises(self) -> Promises:
+        return self.model.promises
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Sequence[Tensor] | None = None,
+        position_ids: Tensor | None = None,
+        **named: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Arguments of every model that has a `stack_of`; None is not passed on."""
+        optional = {
+            "token_type_ids": token_type_ids,
+            "encoder_hidden_states": encoder_hidden_states,
+            "encoder_attention_mask": encoder_attention_mask,
+            "past_key_values": past_key_values,
+            "position_ids": position_ids,
+        }
+        arguments = {name: value for name, value in optional.items() if value is not None} | named
+        with carrying(Collected(self.layer_outputs), Collected) as collected:
+            outputs: tuple[Tensor, ...] = self.model(input_ids, attention_mask, **arguments)
+        # the last hidden state may be an output of the model too, and outputs are named one by one
+        further = (collected.tensors[one].clone() for one in self.layer_outputs)
+        return (*outputs, *further)
+
+    @staticmethod
+    def without(module: nn.Module) -> nn.Module:
+        """The model itself, where ``module`` has further outputs."""
+        return module.model if isinstance(module, WithLayerOutputs) else module
+
+    def _axes(self, one: LayerOutput) -> list[Axis]:
+        stack = stack_of(self.model)
+        assert stack is not None
+        if one.kind == "hidden_states":
+            last = isinstance(stack, Decoder) and one.layer == stack.config.layers
+            return [BATCH, SEQUENCE, stack.width if isinstance(stack, Decoder) and last else stack.config.hidden]
+        heads: list[Axis] = [stack.config.heads] if one.head is None else []
+        return [BATCH, *heads, SEQUENCE, TOTAL if isinstance(self.model, DecoderModel) else SEQUENCE]
