@@ -15,7 +15,7 @@ from posexport.nn.caching import Caching, Reach
 
 
 class AroundForward(CachedDecoder):
-    """A decoder that calls ``user`` with those of its ids, its mask and its positions that ``user`` takes."""
+    """A decoder that calls ``user`` with the ids, the mask and the positions, as far as ``user`` takes them."""
 
     #: how past tokens are kept; `posexport.sources.prepare` changes it
     caching: Caching = Caching()

@@ -35,9 +35,9 @@ def layout_of(config: Config) -> Layout | None:
 def _gptq(config: Config, stated: Mapping[str, Any]) -> Layout:
     _check(config, "bits", stated.get("bits"), (4,))
     _check(config, "group_size", stated.get("group_size"), _SIZES)
-    written = stated.get("checkpoint_format", "gptq")
-    _check(config, "checkpoint_format", written, ("gptq", "gptq_v2"))
-    return GPTQ(stated["group_size"], offset=int(written == "gptq"))
+    form = stated.get("checkpoint_format", "gptq")
+    _check(config, "checkpoint_format", form, ("gptq", "gptq_v2"))
+    return GPTQ(stated["group_size"], offset=int(form == "gptq"))
 
 
 def _awq(config: Config, stated: Mapping[str, Any]) -> Layout:

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-#: of what AutoAWQ puts into an int32: the place of each of eight consecutive numbers
+#: the place of each of eight consecutive numbers in an int32 of AutoAWQ
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 #: 0 in the middle of 16 numbers
 MIDDLE = 8
@@ -52,7 +52,7 @@ class Packed:
 
 
 class Layout(Protocol):
-    """A library's tensors for a linear layer. ``tensors``: the ends of their names, of which the first always is."""
+    """A library's tensors for a linear layer. ``tensors``: the ends of their names; the first is always present."""
 
     tensors: ClassVar[tuple[str, ...]]
 
@@ -93,7 +93,7 @@ class GPTQ:
 
 @dataclass(frozen=True)
 class AWQ:
-    """AutoAWQ's ``gemm``: numbers and zero points along the outputs, eight of them in an order of their own."""
+    """AutoAWQ's ``gemm``: numbers and zero points along the outputs, eight of them interleaved."""
 
     group_size: int
     tensors: ClassVar[tuple[str, ...]] = ("qweight", "qzeros", "scales")
@@ -137,8 +137,8 @@ class CompressedTensors:
 
 def unpacked(words: Tensor) -> Tensor:
     """uint8 [rows, 8 * columns] of int32 [rows, columns]."""
-    halves = words.contiguous().view(torch.uint8)
-    return torch.stack((halves & 15, halves >> 4), -1).flatten(1)
+    as_bytes = words.contiguous().view(torch.uint8)
+    return torch.stack((as_bytes & 15, as_bytes >> 4), -1).flatten(1)
 
 
 def _in_order(numbers: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint whose linear layers have 4 bits, as if it had them in float32."""
+"""The weights of a checkpoint with linear layers of 4 bits, as if it had them in float32."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -51,27 +51,27 @@ class Unpacked:
 
 
 def unpacked(weights: Weights, layout: Layout) -> tuple[Weights, StoredRows]:
-    """The weights with ``NAME.weight`` in the place of a layer's packed tensors; how these were rounded, once read."""
-    first, *others = layout.tensors
+    """The weights with ``NAME.weight`` instead of a layer's packed tensors; how these were rounded, once read."""
+    first, *_ = layout.tensors
     rows = StoredRows()
     readers: dict[str, Reader] = {}
     taken: set[str] = set()
     for whole in [name for name in weights.shapes if name.endswith(f".{first}")]:
         layer = whole.removesuffix(first)
-        names = {end: layer + end for end in (first, *others) if layer + end in weights.shapes}
+        names = {end: layer + end for end in layout.tensors if layer + end in weights.shapes}
         taken.update(names.values())
         target = f"{layer}weight"
         shape = layout.shape({end: weights.shapes[name] for end, name in names.items()})
         readers[target] = Unpacked(layout, weights, names, rows, {target: shape}, {target: torch.float32})
-    kept = [name for name in weights.shapes if name not in taken]
-    biases = [name for name in kept if name.endswith(".bias") and f"{name.removesuffix('bias')}weight" in readers]
-    shapes = {name: weights.shapes[name] for name in kept} | {n: r.shapes[n] for n, r in readers.items()}
-    dtypes = {name: weights.dtypes[name] for name in kept} | dict.fromkeys(readers, torch.float32)
-    plain = replace(
+    remaining = [name for name in weights.shapes if name not in taken]
+    biases = [name for name in remaining if name.endswith(".bias") and f"{name.removesuffix('bias')}weight" in readers]
+    shapes = {name: weights.shapes[name] for name in remaining} | {n: r.shapes[n] for n, r in readers.items()}
+    dtypes = {name: weights.dtypes[name] for name in remaining} | dict.fromkeys(readers, torch.float32)
+    result = replace(
         weights,
-        readers={name: weights.readers[name] for name in kept} | readers,
+        readers={name: weights.readers[name] for name in remaining} | readers,
         shapes=shapes,
         dtypes=dtypes,
         needless=frozenset(name for name in biases if not weights.read(name).any()),
     )
-    return plain, rows
+    return result, rows

@@ -23,11 +23,11 @@ _FLOAT = ir.DataType[MODEL_DTYPE.onnx]
 
 @dataclass(frozen=True)
 class _Between:
-    """What is between two linear layers: nodes from a ScatterND to the GatherND that leaves rows out.
+    """The nodes between two linear layers, from a ScatterND to the GatherND that leaves rows out.
 
     Attributes:
         attention: the only one of them, which appends to a static KV cache.
-        selections: of contexts, a Where each of contexts and of what those of padding are.
+        selections: each a Where, of contexts and of the value at padding.
     """
 
     nodes: list[ir.Node]
@@ -36,20 +36,20 @@ class _Between:
 
     @classmethod
     def after(cls, scatter: ir.Node) -> "_Between | None":
-        """None where anything else reads what is between, or there is other attention."""
-        found, left = {scatter}, [scatter]
+        """None where any other node reads one of their outputs, or there is other attention."""
+        between, left = {scatter}, [scatter]
         while left:
-            for user in {user for value in left.pop().outputs for user, _ in value.uses()} - found:
-                found.add(user)
+            for user in {user for value in left.pop().outputs for user, _ in value.uses()} - between:
+                between.add(user)
                 if user.op_type != "GatherND":
                     left.append(user)
-        nodes = [node for node in scatter.graph or () if node in found]
+        nodes = [node for node in scatter.graph or () if node in between]
         computed = {value for node in nodes for value in node.outputs}
         attention = [node for node in nodes if (spec := AttentionSpec.of(node)) is not None and spec.cache == "append"]
         ends = [node for node in nodes if node.op_type == "GatherND"]
         if len(ends) != 1 or ends[0].inputs[1] is not scatter.inputs[1] or len(attention) != 1:
             return None
-        given = {value for value in computed if value.is_graph_output()}
+        graph_outputs = {value for value in computed if value.is_graph_output()}
         selections = [
             node
             for node in nodes
@@ -57,7 +57,7 @@ class _Between:
             and not {node.inputs[0], node.inputs[2]} & computed
             and sizes(node.outputs[0]) == sizes(node.inputs[1])
         ]
-        return cls(nodes, attention[0], selections) if given <= {*attention[0].outputs[1:]} else None
+        return cls(nodes, attention[0], selections) if graph_outputs <= {*attention[0].outputs[1:]} else None
 
     @property
     def step(self) -> ir.Value:
@@ -92,12 +92,12 @@ class _Between:
         return rows, *(copies[value] for value in self.attention.outputs[1:])
 
 
-def branch(graph: ir.Graph, g: Builder, kept: ir.Value, repadded: Collection[ir.Value]) -> None:
-    """Let steps without padding do without ``repadded``; ``kept``: the computed tokens, bool [B, T].
+def branch(graph: ir.Graph, g: Builder, computed: ir.Value, repadded: Collection[ir.Value]) -> None:
+    """Let steps without padding do without ``repadded``; ``computed``: the computed tokens, bool [B, T].
 
     Padding that is computed too may have no keys: the selections of contexts ask for that.
     """
-    plain: dict[tuple[ir.Value | None, ...], ir.Value] = {}
+    unpadded: dict[tuple[ir.Value | None, ...], ir.Value] = {}
     for value in repadded:
         scatter = value.producer()
         between = None if scatter is None else _Between.after(scatter)
@@ -105,14 +105,14 @@ def branch(graph: ir.Graph, g: Builder, kept: ir.Value, repadded: Collection[ir.
             continue
         conditions = dict.fromkeys(node.inputs[0] for node in between.selections)
         key = between.step, *conditions
-        if key not in plain:
-            plain[key] = between.step
-            for condition in (kept, *conditions):
+        if key not in unpadded:
+            unpadded[key] = between.step
+            for condition in (computed, *conditions):
                 every = g.ReduceMin(g.Cast(condition, to=ir.DataType.INT32), keepdims=0)
-                plain[key] = g.And(plain[key], g.Cast(every, to=ir.DataType.BOOL), name="step_without_padding")
+                unpadded[key] = g.And(unpadded[key], g.Cast(every, to=ir.DataType.BOOL), name="step_without_padding")
         rows = between.nodes[-1].outputs[0]
         results = g.if_(
-            plain[key],
+            unpadded[key],
             partial(between.of_rows, g),
             partial(between.as_before, g),
             branches=("of_rows", "with_padding"),

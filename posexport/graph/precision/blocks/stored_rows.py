@@ -1,4 +1,4 @@
-"""Weights that a checkpoint has in 4 bits already: their scales and zero points, found again in a graph.
+"""Scales and zero points of weights that a checkpoint has in 4 bits, for the same rows in a graph.
 
 Passes move, pack and permute the rows of weights. So a row is known by its content, whatever it is part of by then.
 """
@@ -17,7 +17,7 @@ from posexport.graph.precision.blocks.rounding import Floats, Rounded
 #: values that are looked at together
 _AT_ONCE = 1 << 17
 _BITS, _MIDDLE = 4, 8
-#: inputs that share a scale in the file where all of a row do: what is faster than whole rows
+#: block size for rows with a single scale
 _SPLIT = 128
 
 
@@ -35,7 +35,7 @@ class StoredRows:
     """Rows [K] of weights, each (whole - zero) * scale in blocks of `size` inputs.
 
     Attributes:
-        scattered: names of weights whose groups are no blocks of consecutive inputs; they have no rows here.
+        scattered: names of weights with groups that are no blocks of consecutive inputs; they have no rows here.
         symmetric: whether 0 is in the middle of every group.
     """
 
@@ -50,7 +50,6 @@ class StoredRows:
         self.__dict__.pop("_tables", None)
 
     def __len__(self) -> int:
-        """The number of weights."""
         return len(self._added) + len(self.scattered)
 
     @property
@@ -68,7 +67,7 @@ class StoredRows:
     def has(self, matrix: Floats) -> bool:
         """Whether the first column of ``matrix`` [K, N], which is a row of a weight, is known."""
         table = self._tables.get(len(matrix))
-        return table is not None and bool(_found(table, _keys(np.ascontiguousarray(matrix[:, :1].T)))[1].all())
+        return table is not None and bool(_lookup(table, _keys(np.ascontiguousarray(matrix[:, :1].T)))[1].all())
 
     def rounded(self, matrix: Floats) -> Rounded:
         """``matrix`` [K, N] in the whole numbers that the checkpoint has. PosexportError for another's rows."""
@@ -80,7 +79,7 @@ class StoredRows:
         unlike = 0
         for some in _pieces(n, k):
             rows = np.ascontiguousarray(matrix[:, some].T, np.float32)
-            places, known = _found(table, _keys(rows))
+            places, known = _lookup(table, _keys(rows))
             # a group of all inputs is several blocks
             repeats = count // table.scales.shape[1]
             scales[some] = np.repeat(table.scales[places], repeats, axis=1)
@@ -119,7 +118,7 @@ def _joined(tables: list[_Table]) -> _Table:
     return _Table(keys[order], scales[order], zeros[order])
 
 
-def _found(table: _Table, keys: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+def _lookup(table: _Table, keys: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """The place of each key, and whether it is there."""
     places = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
     return places, table.keys[places] == keys
