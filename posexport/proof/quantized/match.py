@@ -233,16 +233,22 @@ def check(matched: Matched, quantizer: QuantizerName | None = None) -> None:
             _fail(stored, candidate.name, channels, far, away)
 
 
-def _check_kept(stored: Stored, candidate: Candidate, channels: Array, rows: Array) -> None:
-    """Raises StoredError where a value is not the parameter's, which a checkpoint has in the same 4 bits."""
-    away = np.abs(stored.steps(channels, candidate.matrix[rows].astype(np.float64)))
-    wrong = away > SLACK + _of_scales(stored, channels)
-    if wrong.any():
-        _fail(stored, candidate.name, channels, wrong, away)
-
-
 #: values that are compared at once: they fit the cache of a core
 _AT_ONCE = 1 << 17
+
+
+def _check_kept(stored: Stored, candidate: Candidate, channels: Array, rows: Array) -> None:
+    """Raises StoredError where a value is not the parameter's, which a checkpoint has in the same 4 bits."""
+    count = max(1, _AT_ONCE // candidate.matrix.shape[1])
+    for start in range(0, len(channels), count):
+        some = channels[start : start + count]
+        parameter = candidate.matrix[rows[start : start + count]]
+        if (stored.real(some) == parameter).all():
+            continue
+        away = np.abs(stored.steps(some, parameter.astype(np.float64)))
+        wrong = away > SLACK + _of_scales(stored, some)
+        if wrong.any():
+            _fail(stored, candidate.name, some, wrong, away)
 
 
 def _nearest_whole(stored: Stored, channels: Array, parameter: Array, factor: Floats) -> NDArray[np.bool_]:
