@@ -4,6 +4,8 @@ The tests pack by loops over single numbers, as the libraries' documents say; no
 """
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,31 @@ def test_the_graph_has_the_files_bits_and_is_proven(tmp_path: Path, method: str)
         assert expected(layer) <= found, name
     recipe = json.loads((tmp_path / "b" / "posexport.json").read_text())["recipe"]
     assert (recipe["quantizer"], recipe["block_size"]) == ("stored", GROUP)
+
+
+@pytest.mark.all
+def test_a_number_of_one_layer_fails_by_the_reduced_model_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "LAYERS", 5)
+    monkeypatch.setitem(CONFIG, "num_hidden_layers", 5)
+    write(tmp_path / "m", "awq")
+    options: dict[str, Any] = {"lengths": [7], "proof": "reduced"}
+    posexport.convert(str(tmp_path / "m"), tmp_path / "b", precision="int4", target="cpu", **options)
+    model = onnx.load(tmp_path / "b" / "model.onnx")
+    products = [node for node in model.graph.node if node.op_type == "MatMulNBits" and len(node.input) > 3]
+    for place in (1, 2, 3):
+        changed = onnx.load(tmp_path / "b" / "model.onnx")
+        name = products[len(products) // 2].input[place]
+        tensor = next(tensor for tensor in changed.graph.initializer if tensor.name == name)
+        array = onnx.numpy_helper.to_array(tensor).copy()
+        array.reshape(-1)[17] = array.reshape(-1)[17] ^ 1 if array.dtype == np.uint8 else array.reshape(-1)[17] * 1.01
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, name))
+        folder = tmp_path / f"changed{place}"
+        shutil.copytree(tmp_path / "b", folder)
+        onnx.save(changed, folder / "model.onnx")
+        seal(folder, read_manifest(folder))
+        report = posexport.verify(folder, against=str(tmp_path / "m"), **options)
+        assert not report.passed
+        assert "further from decoder.layers.2" in str(report.findings[0])
 
 
 def test_a_value_one_step_off_fails(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from posexport.proof.full_model.records import Place, Places
 from posexport.proof.quantized.factors import undivided
 
 #: names of what quantization makes of a parameter (`posexport.graph.precision.derived`)
-_QUANTIZED = re.compile(r"(_packed)?(_(bits|int)[48])?(_rows?)?(_scale)?")
+_QUANTIZED = re.compile(r"(_packed)?(_(bits|int)[48])?(_rows?)?(_scale|_zero)?")
 #: alternatives of one tensor that are tried
 _ALTERNATIVES = 64
 
