@@ -160,6 +160,38 @@ class Definition(nn.Module, ABC):
         )
 
 
+class AroundDefinition(Definition):
+    """A definition around another one, with its inputs, positions, limits and promises."""
+
+    def __init__(self, model: Definition) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        return self.model.inputs
+
+    @property
+    def encoding(self) -> Encoding:
+        return self.model.encoding
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        return self.model.encodings
+
+    @property
+    def limits(self) -> LengthContract:
+        return self.model.limits
+
+    @property
+    def plan(self) -> ProofPlan:
+        return self.model.plan
+
+    @property
+    def promises(self) -> Promises:
+        return self.model.promises
+
+
 class HeadedModel(Definition):
     """An encoder, and a head that reads its hidden states."""
 

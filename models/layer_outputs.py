@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from posexport.base.spec import BATCH, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
-from posexport.encodings.encoding import Encoding
+from posexport.base.spec import BATCH, SEQUENCE, TOTAL, Axis, OutputSpec
 from posexport.models.decoder import Decoder, DecoderModel
-from posexport.models.definition import Definition
+from posexport.models.definition import AroundDefinition, Definition
 from posexport.models.encoder import Encoder, EncoderModel
 from posexport.models.heads import HeadedDecoder
 from posexport.nn.calling import carrying
@@ -27,17 +26,12 @@ def stack_of(model: object) -> Encoder | Decoder | None:
     return stack if isinstance(stack, Encoder | Decoder) else None
 
 
-class WithLayerOutputs(Definition):
+class WithLayerOutputs(AroundDefinition):
     """``model`` with further outputs of the layers of its stack."""
 
     def __init__(self, model: Definition, layer_outputs: Sequence[LayerOutput]) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         self.layer_outputs = list(layer_outputs)
-
-    @property
-    def inputs(self) -> list[InputSpec]:
-        return self.model.inputs
 
     @property
     def further(self) -> list[OutputSpec]:
@@ -47,26 +41,6 @@ class WithLayerOutputs(Definition):
     @property
     def outputs(self) -> list[OutputSpec]:
         return [*self.model.outputs, *self.further]
-
-    @property
-    def encoding(self) -> Encoding:
-        return self.model.encoding
-
-    @property
-    def encodings(self) -> list[Encoding]:
-        return self.model.encodings
-
-    @property
-    def limits(self) -> LengthContract:
-        return self.model.limits
-
-    @property
-    def plan(self) -> ProofPlan:
-        return self.model.plan
-
-    @property
-    def promises(self) -> Promises:
-        return self.model.promises
 
     def forward(
         self,

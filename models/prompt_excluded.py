@@ -7,35 +7,17 @@ Su et al., "One Embedder, Any Task" (INSTRUCTOR, arXiv:2212.09741), section 2.1;
 import msgspec
 from torch import Tensor
 
-from posexport.base.spec import BATCH, PROMPT_MASK, SEQUENCE, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
-from posexport.encodings.encoding import Encoding
-from posexport.models.definition import Definition
+from posexport.base.spec import BATCH, PROMPT_MASK, SEQUENCE, InputSpec, OutputSpec, Promises
+from posexport.models.definition import AroundDefinition, Definition
 from posexport.nn.pooling import SentenceEmbedding
 
 
-class PromptExcluded(Definition):
+class PromptExcluded(AroundDefinition):
     """``model`` gives the hidden states first; the tokens that ``prompt_mask`` marks are not pooled."""
 
     def __init__(self, model: Definition, head: SentenceEmbedding) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         self.head = head
-
-    @property
-    def encoding(self) -> Encoding:
-        return self.model.encoding
-
-    @property
-    def encodings(self) -> list[Encoding]:
-        return self.model.encodings
-
-    @property
-    def limits(self) -> LengthContract:
-        return self.model.limits
-
-    @property
-    def plan(self) -> ProofPlan:
-        return self.model.plan
 
     @property
     def promises(self) -> Promises:
