@@ -185,7 +185,12 @@ class _Inputs:
 
 
 def _node(x: _Inputs) -> Tensor:
-    """One node; without position terms it reads the buffers themselves."""
+    """One node; without position terms it reads the buffers themselves.
+
+    With a further axis (Longformer's windows) the formula itself: a node has four axes.
+    """
+    if x.q_BHTD.ndim > 4:
+        return _formula(x)
     q, k, v, mask = x.q_BHTD, x.k_BHSD, x.v_BHSD, x.mask
     terms = {hook: term for hook, term in x.terms.items() if term is not None}
     static = x.buffers is not None and not terms
@@ -244,7 +249,7 @@ def _probabilities(x: _Inputs, heads: slice = slice(None)) -> Tensor:
         s_BHTS = s_BHTS[:, heads]
     mask = _with_order(x.mask, x.causal, q_BHTD)
     if mask is not None:
-        s_BHTS = s_BHTS + (mask if mask.shape[1] == 1 else mask[:, heads])
+        s_BHTS = s_BHTS + (mask if mask.shape[1] == 1 or heads == slice(None) else mask[:, heads])
     return _softmax(s_BHTS, None if x.sink is None else x.sink[heads])
 
 
