@@ -35,6 +35,8 @@ PAST, TOTAL = "past_sequence_length", "total_sequence_length"
 CAPACITY = "max_sequence_length"
 #: metadata of a graph that accepts a mask as wide as the static KV cache in a decode step
 FIXED_SHAPE_STEPS = "posexport.fixed_shape_steps"
+#: metadata of a graph with static sizes: the size of each such axis, as JSON
+STATIC_SIZES = "posexport.static_sizes"
 #: the height and width of an image in pixels, and its patches, or the patches of all images of a call
 HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
 IMAGES = "num_images"

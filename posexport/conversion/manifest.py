@@ -72,6 +72,7 @@ _TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-gpu", "onnxrunt
 def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
     """The options as they were resolved for ``source``: what its bundle is made by, and what the bundle records."""
     from posexport.sources.settings import parse
+    from posexport.sources.static_sizes import sizes_of
 
     texts = Path(options.calibrate) if options.calibrate is not None and options.reads_texts else None
     resolved = {
@@ -80,6 +81,10 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         "opset": opset,
         "drop_weights": list(options.drop_weights),
         "outputs": list(options.outputs or ()) or msgspec.UNSET,
+        "static_sizes": sizes_of(options.static_sizes) or msgspec.UNSET,
+        "int32": options.int32 or msgspec.UNSET,
+        # NPUs know no functions
+        "inline": options.inline or bool(options.static_sizes),
         "calibrate": texts and hashlib.sha256(texts.read_bytes()).hexdigest(),
     }
     return Recipe(**{**{name: getattr(options, name) for name in Recipe.__struct_fields__}, **resolved})

@@ -1,6 +1,6 @@
 """The options of a conversion."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -58,6 +58,22 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             "embeddings'; 10.5 is head 5 of layer 10.",
         ),
     ] = ()
+    static_sizes: Annotated[
+        Mapping[str, Any] | Sequence[str],
+        Option(
+            group=GRAPH,
+            flag="static",
+            metavar="AXIS=SIZE,...",
+            help="One size for batch_size, sequence_length, or height and width, such as "
+            "batch_size=1,sequence_length=128, for NPUs, CoreML and DirectML: no node computes sizes, shorter texts "
+            "are padded (repeatable).",
+            python='One size for axes of the graph: ``{"batch_size": 1, "sequence_length": 128}``. Shorter texts are '
+            "padded.",
+        ),
+    ] = ()  # type: ignore[assignment]
+    int32: Annotated[
+        bool, Option(group=EXPERT, help="Integer inputs as int32, for NPUs and providers without int64.")
+    ] = False
     precision: Annotated[
         PrecisionName | Sequence[PrecisionName],
         Option(

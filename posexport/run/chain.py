@@ -12,6 +12,7 @@ from posexport.base.spec import BATCH, NUM_LOGITS, PAST, SEQUENCE, TOTAL, InputS
 from posexport.base.targets.dtypes import BY_NAME
 from posexport.run import wrapped_session
 from posexport.run.ort_values import run
+from posexport.run.static_session import with_any_sizes
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
@@ -194,7 +195,7 @@ def open_chain(
         names = [p.input_names | _undeclared(sessions[p.file]) for p in parts]
         links = zip(parts, names, strict=True)
         return Chain([Link(sessions[p.file], fed, p.output_names, p.when, p.inputs) for p, fed in links])
-    session = make(model)
+    session = with_any_sizes(make(model))
     inputs, outputs = (
         {value.name: value.name for value in ends} for ends in (all_inputs(session), session.get_outputs())
     )

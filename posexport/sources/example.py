@@ -27,5 +27,7 @@ def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.T
     """Seeded inputs of ``sizes``, without padding."""
     rng = np.random.default_rng(0)
     shapes = {spec.name: [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes] for spec in inputs}
-    arrays = {spec.name: example_input(spec, shapes[spec.name], rng) for spec in inputs}
-    return {name: torch.from_numpy(array) for name, array in with_sizes(inputs, arrays, rng).items()}
+    arrays = with_sizes(inputs, {spec.name: example_input(spec, shapes[spec.name], rng) for spec in inputs}, rng)
+    # drawn integers are int64
+    narrow = {spec.name for spec in inputs if spec.dtype == "int32"}
+    return {name: torch.from_numpy(a.astype(np.int32) if name in narrow else a) for name, a in arrays.items()}

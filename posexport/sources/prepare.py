@@ -1,4 +1,4 @@
-"""Loads a source and applies ``--beyond``, ``--max-length``, ``--cache``, ``--rotation`` and ``--outputs``."""
+"""Loads a source, and applies the options that change what it is: ``--max-length``, ``--cache``, ``--static`` ..."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from posexport.sources.load_options import LoadOptions
 from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.registry import opener_of
 from posexport.sources.source import Source
+from posexport.sources.static_sizes import sizes_of, with_int32, with_static_sizes
 
 
 def with_limit(source: Source, beyond: Beyond, max_length: int | None) -> Source:
@@ -123,7 +124,7 @@ def _keeps_a_cache(submodule: nn.Module) -> bool:
 def prepare(
     argument: str | nn.Module, options: LoadOptions, recipe: Recipe | None = None, tokenizer: Path | None = None
 ) -> Source:
-    """The source called ``argument`` with the limit, the KV cache, the rotation of keys and the outputs of ``recipe``.
+    """The source called ``argument`` with the limit, KV cache, rotation, outputs and sizes of ``recipe``.
 
     ``tokenizer``: a tokenizer.json for a source that has none.
 
@@ -135,6 +136,8 @@ def prepare(
         source = with_limit(source, recipe.beyond, recipe.max_length)
         source = with_kv_cache(source, recipe.cache, recipe.rotation)
         source = with_outputs(source, recipe.outputs or ())
+        source = with_static_sizes(source, sizes_of(recipe.static_sizes or ()))
+        source = with_int32(source) if recipe.int32 else source
     if tokenizer is not None:
         source = with_tokenizer(source, tokenizer)
     return source

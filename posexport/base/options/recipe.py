@@ -64,6 +64,8 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         opset: of the graph, also where nobody named it.
         unpad: True with ``--unpad``, False with ``--no-unpad``.
         outputs: of layers, beside the task's; not there: none.
+        static_sizes: the size of each axis of the graph that does not vary; not there: all vary.
+        int32: integer inputs are int32; not there: int64.
     """
 
     task: str
@@ -134,6 +136,8 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         bool, Option(group=EXPERT, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
     ] = False
     outputs: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
+    static_sizes: Mapping[str, int] | msgspec.UnsetType = msgspec.UNSET
+    int32: bool | msgspec.UnsetType = msgspec.UNSET
     layout: Annotated[
         str,
         Option(

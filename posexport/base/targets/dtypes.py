@@ -85,7 +85,7 @@ DTYPES = (
     ),
     BFLOAT16,
     DType(name="float64", onnx="DOUBLE", ort="double", safetensors="F64", eps=2.0**-52),
-    DType(name="int32", onnx="INT32", ort="int32", safetensors="I32"),
+    DType(name="int32", onnx="INT32", ort="int32", safetensors="I32", in_bundles=True),
     DType(name="bool", onnx="BOOL", ort="bool", safetensors="BOOL", in_bundles=True),
 )
 #: floating-point types

@@ -147,8 +147,10 @@ def _lowered(source: Source, recipe: Recipe, few: Reduction | None, layout: Layo
         known = context.of_source(source, target, recipe.lowering)
     # the graph that ships
     names = [value.name or "" for value in model.graph.outputs]
-    known = replace(known, output_names=names, fed=layout.fed)
+    known = replace(known, output_names=names, fed=layout.fed, static=recipe.static_sizes or {})
     without = {Unpadding.name: "--no-unpad was given"} if recipe.unpad is False else {}
+    if recipe.static_sizes:
+        without[Unpadding.name] = "--static was given"
     if recipe.weight_bits is not None:
         without[RoutedExperts.name] = "it is for experts in float32"
     requested = (Unpadding.name,) if recipe.unpad else ()

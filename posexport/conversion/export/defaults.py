@@ -23,7 +23,7 @@ def add(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
 
 def _add(graph: ir.Graph, value: ir.Value, spec: InputSpec, pairs: Sequence[tuple[ir.Value, InputSpec]]) -> None:
     assert spec.default is not None
-    value.const_value = ir.tensor([[spec.default]], dtype=ir.DataType.INT64, name=spec.name)
+    value.const_value = ir.tensor([[spec.default]], dtype=ir.DataType[spec.dtype.upper()], name=spec.name)
     graph.register_initializer(value)
     if not value.uses():
         return

@@ -66,6 +66,7 @@ class Context:
         specs: the records of functions by name, once lowerings are chosen.
         cache: the KV cache that a decoder which was traced without one gets; None for other graphs.
         fed: names of inputs that have a default, but for clients that feed every input that a session lists.
+        static: the size of each axis of the inputs that does not vary.
     """
 
     target: Target
@@ -78,6 +79,7 @@ class Context:
     specs: "Mapping[str, NodeSpec]" = field(default_factory=dict)
     cache: InsertedCache | None = None
     fed: frozenset[str] = frozenset()
+    static: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def samples(self) -> list[Mapping[str, Array]]:

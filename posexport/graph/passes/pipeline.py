@@ -45,6 +45,7 @@ from posexport.graph.passes.separate_projections import SeparateProjections
 from posexport.graph.passes.shared_bias import SharedBias
 from posexport.graph.passes.skip_norm import SkipNorm
 from posexport.graph.passes.split_weights import SplitWeights
+from posexport.graph.passes.static_sizes import StaticSizes
 from posexport.graph.passes.tabulated_projection import TabulatedProjection
 
 PASSES: tuple[GraphPass, ...] = (
@@ -101,6 +102,7 @@ PASSES: tuple[GraphPass, ...] = (
     Inline(),
     # of inlined bodies too
     Float32Positions(),
+    StaticSizes(),
     # name: nothing is added any more
     ControlFlowNames(),
 )
