@@ -37,17 +37,17 @@ def in_calls(decoder: CachedDecoder, ids_BT: Tensor, mask_BT: Tensor, parts: Seq
 
 
 def check_calls(
-    decoder: AroundForward, dtype: torch.dtype, keeps: str = "a KV cache", beside: str = "attention"
+    decoder: AroundForward, dtype: torch.dtype, keeps: str = "a KV cache", beside: str = "attention", far: int = _FAR
 ) -> None:
     """Compare logits of calls with the logits of the forward without a cache, of a short input and of a long one.
 
-    ``keeps`` and ``beside`` are words of the message.
+    ``keeps`` and ``beside`` are words of the message; ``far``: tokens of the long one.
 
     Raises:
         NotCachedError: they differ, or padding on the left changes them.
     """
     size, limit = decoder.inputs[0].size or 1, decoder.limits.max_length
-    length, far = (min(most, limit or most) for most in (_LENGTH, _FAR))
+    length, far = (min(most, limit or most) for most in (_LENGTH, far))
     with torch.inference_mode():
         for total, parts in ((length, (length - 2, 1, 1) if length > 2 else (1,) * length), (far, (far - 1, 1))):
             rows = _ROWS if total == length else 1

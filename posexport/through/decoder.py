@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -16,7 +17,9 @@ from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import KeysAndValues, Reach
 from posexport.nn.calling import carried, carrying
+from posexport.nn.layer_states import States
 from posexport.through.planned_call import Layer, PlannedCall
+from posexport.through.recorded import recorded
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,17 @@ class ThroughDecoder(AroundForward):
     @property
     def cached_heads(self) -> Sequence[tuple[int, int]]:
         return [(layer.kv_heads, layer.size) for layer in self.cached]
+
+    def reduced_to(self, vocab: int) -> None:
+        """Bring its facts up to date after layers, and words from ``vocab`` on, were left out of ``user``."""
+        self.vocab, size = vocab, self._tokens.size
+        if size is not None and size > vocab:
+            padding = min(self._tokens.padding, vocab - 1)
+            self._tokens = msgspec.structs.replace(self._tokens, size=vocab, padding=padding)
+        self._plan(*recorded(self.user, self._limits.max_length))
+
+    def _plan(self, layers: list[Layer], kept: States) -> None:
+        self.layers = layers
 
     def reach(self, mask_BS: Tensor, new: int, positions: Tensor | None) -> Reach:
         """The positions that attention reads; ``positions``: an input."""

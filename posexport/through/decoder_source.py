@@ -6,6 +6,7 @@ logits are checked against the model's forward. Models with custom attention get
 """
 
 import copy
+from typing import cast
 
 import msgspec
 import torch
@@ -20,18 +21,16 @@ from posexport.modules.in_parts import check_calls
 from posexport.modules.inserted_cache import by_pass
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
-from posexport.nn.layer_states import States
+from posexport.proof.reduced.reduction import reduction_of
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes.module_precision import in_precision
-from posexport.through import states
-from posexport.through.attention import noting
 from posexport.through.decoder import ThroughDecoder
 from posexport.through.inputs import forward_parameters
-from posexport.through.planned_call import Layer
+from posexport.through.recorded import recorded
 from posexport.through.states_decoder import StatesDecoder
 
-#: sequence length of the call that records the layers
-_NOTED = 5
+#: tokens of the long input at which a large model is compared; its proof compares longer ones
+_FAR_OF_LARGE = 257
 
 
 def decoder_source(source: Source, depth: int, task: str = TASK) -> Source:
@@ -76,7 +75,7 @@ def _called(source: Source, user: UserModule, depth: int) -> Source:
         NotCachedError: a layer does not call these functions, or the logits differ from those without a cache.
     """
     # record the attention and the states of every layer
-    layers, kept = _layers(user, source)
+    layers, kept = recorded(user, source.limits.max_length)
     if not kept.tensors and not _takes_positions(user):
         raise NotCachedError(f"{type(user.module.model).__name__} takes no {POSITIONS}")
     if not layers and not kept.tensors:
@@ -95,14 +94,17 @@ def _called(source: Source, user: UserModule, depth: int) -> Source:
         return StatesDecoder(user, layers, tokens, vocab, limits, kept.shapes).eval()
 
     decoder, remarks = limited(source, make)
-    # compare logits with and without the cache, in float64 if memory allows a copy
-    trial, dtype = decoder, torch.float32
+    result = msgspec.structs.replace(as_source(source, decoder, remarks), encoding=None)
+    # compare logits with and without the cache, in float64 if memory allows a copy, else of a few layers
     if small(user):
         trial, dtype = copy.deepcopy(decoder), torch.float64
         in_precision(trial, dtype)
-        dtype = _narrowest(trial)
-    check_calls(trial, dtype)
-    return msgspec.structs.replace(as_source(source, decoder, remarks), encoding=None)
+        check_calls(trial, _narrowest(trial))
+    else:
+        few = reduction_of(result)
+        trial = decoder if isinstance(few, str) else cast(ThroughDecoder, few.source.module)
+        check_calls(trial, torch.float32, far=_FAR_OF_LARGE)
+    return result
 
 
 def _narrowest(decoder: ThroughDecoder) -> torch.dtype:
@@ -120,13 +122,3 @@ def _narrowest(decoder: ThroughDecoder) -> torch.dtype:
     for hook in hooks:
         hook.remove()
     return torch.float32 if torch.float32 in seen else torch.float64
-
-
-def _layers(user: UserModule, source: Source) -> tuple[list[Layer], States]:
-    """The attention layers of one forward pass, in call order, and the states after it."""
-    length = min(_NOTED, source.limits.max_length or _NOTED)
-    ids_1T = torch.zeros((1, length), dtype=torch.int64)
-    tensors = {spec.name: ids_1T if spec.role == "tokens" else torch.ones_like(ids_1T) for spec in source.inputs}
-    with torch.no_grad(), noting() as layers, states.keeping(user.module) as kept:
-        user.module(**tensors)
-    return layers, kept

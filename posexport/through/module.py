@@ -19,10 +19,13 @@ from posexport.base.tasks.task import ANY, Task
 from posexport.checkpoints.folder_kind import folder_kinds
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
+from posexport.modules.eval_mode import in_eval_mode
 from posexport.modules.live_module import source_of_module
 from posexport.modules.returned import named_outputs
 from posexport.modules.user_module import UserModule, returning
+from posexport.proof.reduced.reduction import leave_out_layers
 from posexport.sources.example import axis_sizes, example
+from posexport.sources.memory_mapped import LARGE, copy_with_same_weights, size_of
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes.symbolic_int import with_symbolic_ints
 from posexport.through.inputs import IDS, MASK, PIXELS, POSITIONS, convolutions_of, inputs_of
@@ -108,9 +111,7 @@ def checkpoint_source(
 ) -> Source:
     """The model of a checkpoint as a source for ``task``, with the limits and axes that trial calls show."""
     label = checkpoint.config.text("model_type")
-    source = source_of_module(
-        str(checkpoint.files.path), module, *module.example_and_axes, label=label, fingerprint=b""
-    )
+    source = _by_few_layers(str(checkpoint.files.path), module, label)
     _check_axes(str(checkpoint.config.label), task, source)
     declared = {spec.name: spec for spec in module.inputs}
     # an example does not show bounds and roles of inputs
@@ -130,6 +131,17 @@ def checkpoint_source(
         limits=_limits_of(source, module),
         remarks=[*remarks, *found],
     )
+
+
+def _by_few_layers(argument: str, module: TransformersModule, label: str) -> Source:
+    """The source of ``module``, from calls of a few of its layers where it is large: they show the same."""
+    few = copy_with_same_weights(module) if size_of(module.parameters()) > LARGE else module
+    if few is not module and isinstance(leave_out_layers(few), str):
+        few = module
+    source = source_of_module(argument, few, *few.example_and_axes, label=label, fingerprint=b"")
+    assert isinstance(source.module, UserModule)
+    source.module.module = in_eval_mode(argument, module)
+    return source
 
 
 def _check_axes(label: str, task: str, source: Source) -> None:

@@ -13,7 +13,7 @@ from posexport.models.cached_decoder import Decoding, StateTensors, flat, pairs
 from posexport.models.forward_decoder import POSITIONS
 from posexport.modules.user_module import UserModule
 from posexport.nn.caching import Caching
-from posexport.nn.layer_states import KINDS, NoKeysCache
+from posexport.nn.layer_states import KINDS, NoKeysCache, States
 from posexport.through import states
 from posexport.through.decoder import ThroughDecoder
 from posexport.through.inputs import forward_parameters
@@ -42,6 +42,10 @@ class StatesDecoder(ThroughDecoder):
             self._takes -= {POSITIONS}
         if not layers:
             self.caching = Caching(NoKeysCache())
+
+    def _plan(self, layers: list[Layer], kept: States) -> None:
+        super()._plan(layers, kept)
+        self.shapes = kept.shapes
 
     @property
     def encodings(self) -> list[Encoding]:

@@ -6,11 +6,12 @@ the reduced one too, so that each layer of the full graph can be compared with o
 (`posexport.proof.full_model`).
 """
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 from torch import Tensor, nn
@@ -31,6 +32,16 @@ LARGE = 16_000_000
 WORDS = 1024
 #: attributes in which layers of one kind may differ: PyTorch's, and those that say which layer it is
 _NOT_COMPARED = {*vars(nn.Module()), "index", "layer_idx", "layer_index"}
+
+
+@runtime_checkable
+class Reducible(Protocol):
+    """A definition around another library's model, which can be called with a few of its layers."""
+
+    vocab: int
+
+    def reduced_to(self, vocab: int) -> None:
+        """Learn anew what the model says of its layers, and that ids are below ``vocab``."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +82,27 @@ def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Redu
     ``texts``: it reads real texts and has all words. ``pairs``: occurrences of each pair of adjacent kinds, as far as
     the full model has them.
     """
-    if not isinstance(source.module, Definition) or source.by_trial:
+    if not isinstance(source.module, Definition) or (source.by_trial and not isinstance(source.module, Reducible)):
         return "its layers are not known to posexport"
     if isinstance(source.module, WithLayerOutputs):
         return "its outputs (--outputs) are of layers by their numbers"
     if [spec.name for spec in source.inputs] != [spec.name for spec in source.module.inputs]:
         return "its layout has other inputs"
     module = copy_with_same_weights(source.module)
+    stacks = leave_out_layers(module, pairs)
+    if isinstance(stacks, str):
+        return stacks
+    words = None if texts else _reduce_vocabulary(module, source.inputs)
+    if isinstance(module, Reducible):
+        try:
+            module.reduced_to(module.vocab if words is None else words.reduced)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as err:
+            return f"with a few of its layers it fails: {type(err).__name__}: {err}"
+    return Reduction(source, _source(source, module, words), stacks, words)
+
+
+def leave_out_layers(module: nn.Module, pairs: int = 1) -> dict[str, Stack] | str:
+    """Leave a few layers of each kind in ``module``; its lists of layers by path, or why none can be left out."""
     stacks: dict[str, Stack] = {}
     for path, stack in _stacks(module):
         kinds = [kind_of(layer) for layer in stack]
@@ -88,10 +113,7 @@ def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Redu
         if (reason := _keep(owner, path.rpartition(".")[2], indices)) is not None:
             return reason
         stacks[path] = Stack([str(kinds.index(kind)) for kind in kinds], indices)
-    if not stacks:
-        return "it has no stack of equal layers"
-    words = None if texts else _reduce_vocabulary(module, source.inputs)
-    return Reduction(source, _source(source, module, words), stacks, words)
+    return stacks or "it has no stack of equal layers"
 
 
 def _stacks(module: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
@@ -168,8 +190,27 @@ def _keep(owner: nn.Module, name: str, indices: Sequence[int]) -> str | None:
         if getattr(config, "layers", None) != len(stack) or getattr(config, "layer_groups", None) is not None:
             return "its layers share weights"
         vars(owner)["config"] = config.changed(layers=len(indices))
+    elif hasattr(config, "num_hidden_layers"):
+        _renumber(owner, stack, indices)
     setattr(owner, name, nn.ModuleList(stack[index] for index in indices))
     return None
+
+
+def _renumber(owner: nn.Module, stack: nn.ModuleList, indices: Sequence[int]) -> None:
+    """Let a model of transformers, its configuration and its layers count the layers ``indices`` alone."""
+    config: Any = owner.config
+    few = copy.copy(config)
+    for name, value in vars(config).items():
+        if isinstance(value, list | tuple) and len(value) == len(stack):
+            vars(few)[name] = type(value)(value[index] for index in indices)
+    few.num_hidden_layers = len(indices)
+    for submodule in owner.modules():
+        if vars(submodule).get("config") is config:
+            vars(submodule)["config"] = few
+    for number, index in enumerate(indices):
+        for submodule in stack[index].modules():
+            if vars(submodule).get("layer_idx") == index:
+                vars(submodule)["layer_idx"] = number
 
 
 def _reduce_vocabulary(module: nn.Module, inputs: Sequence[InputSpec]) -> Words | None:
@@ -182,6 +223,7 @@ def _reduce_vocabulary(module: nn.Module, inputs: Sequence[InputSpec]) -> Words 
     for submodule in module.modules():
         if isinstance(submodule, nn.Embedding) and submodule.num_embeddings == vocab:
             submodule.num_embeddings = WORDS
+            submodule.padding_idx = None  # of training alone
         elif isinstance(submodule, nn.Linear) and submodule.out_features == vocab:
             submodule.out_features = WORDS
         for name, parameter in list(submodule.named_parameters(recurse=False)):
