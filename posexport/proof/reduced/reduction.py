@@ -176,6 +176,8 @@ def _walk(kinds: Sequence[object], times: int) -> list[int]:
         indices[-1] = last
     else:
         indices.append(last)
+    if last > 1 and kinds[indices[-2]] != kinds[last - 1]:  # what follows the last layer may read the one before it
+        indices.insert(-1, last - 1)
     return indices
 
 

@@ -1,0 +1,128 @@
+"""A large decoder of transformers' code: a few of its layers tell all of it, and a wrong layer is found."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from posexport.conversion.export.build import build
+from posexport.proof.full_model.check import Layers, check
+from posexport.proof.quantized.records import StoredError
+from posexport.proof.reduced.reduction import Reduction, parameters_of, reduction_of
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
+from tests.small import recipe
+
+transformers = pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
+
+#: convolutions, and attention in layers 2, 5 and 8
+ATTENTION, LAYERS, VOCAB = (2, 5, 8), 11, 2050
+STACK = "user.module.model.model.layers"
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Reduction:
+    folder = tmp_path_factory.mktemp("lfm2")
+    config = transformers.Lfm2Config(
+        vocab_size=VOCAB,
+        hidden_size=40,
+        intermediate_size=56,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=5,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        full_attn_idxs=[*ATTENTION],
+        block_auto_adjust_ff_dim=False,
+        pad_token_id=VOCAB - 1,
+    )
+    torch.manual_seed(0)
+    model = transformers.Lfm2ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.15) if parameter.dim() > 1 else parameter.normal_(1, 0.1)
+    model.save_pretrained(folder)
+    found = reduction_of(load_source(str(folder), LoadOptions()))
+    assert isinstance(found, Reduction), found
+    return found
+
+
+def test_layers_states_and_words_are_those_that_were_left(few: Reduction) -> None:
+    """One attention after convolutions, and the end; layers count themselves anew; the full model is as it was."""
+    kept = few.stacks[STACK].kept
+    assert (kept[0], kept[-1]) == (0, LAYERS - 1)
+    assert few.words is not None
+    module = few.source.module
+    attentions = sum(index in ATTENTION for index in kept)
+    names = [spec.name for spec in few.source.inputs]
+    assert sum(name.startswith("past_key_values") for name in names) == 2 * attentions
+    assert sum(name.startswith("past_conv") for name in names) == len(kept) - attentions
+    ids = torch.arange(7)[None]
+    (logits, *_) = module(ids, torch.ones_like(ids))
+    assert logits.shape == (1, 7, few.words.reduced)
+    (whole, *_) = few.full.module(ids, torch.ones_like(ids))
+    assert whole.shape == (1, 7, VOCAB)
+    assert len(few.full.module.get_submodule(STACK)) == LAYERS
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_a_wrong_layer_is_found(few: Reduction, precision: str, tmp_path: Path) -> None:
+    """Weights of two layers exchanged, and one bit of one weight, in layers that the reduced model lacks."""
+    options = recipe(task="text-generation", opset=23, target="cpu", precision=precision)
+    build(few.full, tmp_path / "full.onnx", options)
+    build(few.source, tmp_path / "reduced.onnx", options)
+
+    def compared(file: Path) -> Layers:
+        parameters = parameters_of(few.full.module), parameters_of(few.source.module)
+        inputs = few.full.inputs
+        return check(
+            file,
+            tmp_path / "reduced.onnx",
+            few.stacks,
+            *parameters,
+            inputs=inputs,
+            words=few.words,
+            quantizer="rtn" if precision == "int4" else None,
+        )
+
+    assert compared(tmp_path / "full.onnx").layers == LAYERS
+    lacking = [layer for layer in range(LAYERS) if layer not in few.stacks[STACK].kept and layer not in ATTENTION]
+    weights = parameters_of(few.full.module)
+    one, other = (weights[f"{STACK}.{layer}.feed_forward.w1.weight"].detach().numpy() for layer in lacking[:2])
+    for exchange in (True, False):
+        model = onnx.load(tmp_path / "full.onnx")
+        first, second = (_holding(model, array, precision) for array in (one, other))
+        if exchange:
+            first.raw_data, second.raw_data = second.raw_data, first.raw_data
+        else:
+            raw = bytearray(first.raw_data)
+            raw[5] ^= 16
+            first.raw_data = bytes(raw)
+        onnx.save(model, tmp_path / "wrong.onnx")
+        with pytest.raises(StoredError):
+            compared(tmp_path / "wrong.onnx")
+
+
+def _holding(model: onnx.ModelProto, weight: np.ndarray, precision: str) -> onnx.TensorProto:
+    """The tensor of a weight: its numbers, or by its name where they are rounded."""
+    if precision == "int4":
+        scales = np.abs(weight.reshape(len(weight), -1)[:, :32]).max(1)
+        found = (
+            tensor
+            for tensor in model.graph.initializer
+            if tensor.name.endswith("_scale") and _begins(numpy_helper.to_array(tensor), scales)
+        )
+        scale = next(found)
+        packed = scale.name.removesuffix("_scale")
+        return next(t for t in model.graph.initializer if t.name.startswith(packed) and t is not scale)
+    arrays = ((tensor, numpy_helper.to_array(tensor)) for tensor in model.graph.initializer)
+    return next(t for t, a in arrays if any(a.shape == w.shape and (a == w).all() for w in (weight, weight.T)))
+
+
+def _begins(scale: np.ndarray, largest: np.ndarray) -> bool:
+    """Whether a matrix's first scale of each row goes with the largest of its first 32 numbers."""
+    first = scale.reshape(len(scale), -1)[:, 0] if scale.ndim > 1 else scale[:: max(len(scale) // len(largest), 1)]
+    return len(first) == len(largest) and bool(np.allclose(np.abs(first) * 8, largest, rtol=0.2))
