@@ -130,6 +130,33 @@ def test_a_built_in_model_is_repeated(name: str, monkeypatch: pytest.MonkeyPatch
     compare(load_source(name, LoadOptions(settings=("layers=5", "hidden=120", "heads=5", "vocab=300"))), monkeypatch)
 
 
+@pytest.mark.all
+def test_a_hybrid_of_transformers_code_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States of Mamba's layers, and parameters of theirs that the exporter computes with beforehand."""
+    transformers = pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
+    config = transformers.GraniteMoeHybridConfig(
+        vocab_size=300,
+        hidden_size=48,
+        intermediate_size=64,
+        shared_intermediate_size=64,
+        num_hidden_layers=12,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        layer_types=["attention" if layer in (3, 7) else "mamba" for layer in range(12)],
+        mamba_n_heads=6,
+        mamba_d_head=16,
+        mamba_d_state=16,
+        mamba_n_groups=1,
+        num_local_experts=0,
+        num_experts_per_tok=0,
+        max_position_embeddings=64,
+        position_embedding_type="nope",
+    )
+    torch.manual_seed(0)
+    transformers.GraniteMoeHybridForCausalLM(config).save_pretrained(tmp_path)
+    compare(load_source(str(tmp_path), LoadOptions()), monkeypatch)
+
+
 @pytest.mark.parametrize(
     ("kinds", "traced"),
     [

@@ -153,6 +153,9 @@ FORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "as it is": lambda array: array,
     "transposed": lambda array: array.T,
     "plus one": lambda array: array + 1,  # weights of Gemma's norms
+    # of Mamba's layers: the decay of states, and what a token adds for each head
+    "minus exp": lambda array: -np.exp(array),
+    "a column": lambda array: array[..., None],
 }
 
 
@@ -164,7 +167,11 @@ def _form(tensor: ir.TensorProtocol | None, parameter: nn.Parameter) -> str:
     transposed = original.T
     if original.ndim == 2 and (array.ctypes.data, array.strides) == (transposed.ctypes.data, transposed.strides):
         return "transposed" if array.shape == transposed.shape else ""
-    return "plus one" if original.size <= SMALL and np.array_equal(array, original + 1) else ""
+    if original.size > SMALL:
+        return ""
+    # also without an axis and with it again, as a convolution's weight
+    forms = ("as it is", "plus one", "minus exp", "a column")
+    return next((form for form in forms if np.array_equal(array, FORMS[form](original))), "")
 
 
 def _operation(node: ir.Node) -> tuple[Any, ...]:
