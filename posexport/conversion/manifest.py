@@ -80,6 +80,7 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         "opset": opset,
         "drop_weights": list(options.drop_weights),
         "outputs": list(options.outputs or ()) or msgspec.UNSET,
+        "adapters": [name for name, _ in options.load.adapters] or msgspec.UNSET,
         "calibrate": texts and hashlib.sha256(texts.read_bytes()).hexdigest(),
     }
     return Recipe(**{**{name: getattr(options, name) for name in Recipe.__struct_fields__}, **resolved})

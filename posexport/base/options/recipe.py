@@ -64,6 +64,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         opset: of the graph, also where nobody named it.
         unpad: True with ``--unpad``, False with ``--no-unpad``.
         outputs: of layers, beside the task's; not there: none.
+        adapters: names of LoRA adapters, in the order of their ids; not there: none.
     """
 
     task: str
@@ -134,6 +135,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         bool, Option(group=EXPERT, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
     ] = False
     outputs: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
+    adapters: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     layout: Annotated[
         str,
         Option(
