@@ -1,4 +1,4 @@
-"""A model with LoRA adapters, one of which each row of a batch chooses.
+"""A model with LoRA adapters, from which each row of a batch chooses.
 
 Shape letter: B batch.
 """

@@ -1,4 +1,4 @@
-"""LoRA adapters beside a definition: stacked, so that each row of a batch chooses one.
+"""Stacks LoRA adapters and puts them into a model, so that each row of a batch chooses one.
 
 Shape letters: I inputs, O outputs, R rank, N adapters and none.
 """
@@ -71,8 +71,8 @@ def _product(change: Change, adapter: Adapter, stored: str) -> Product:
 
 def _put(model: nn.Module, pairs: Sequence[Pairs]) -> None:
     """Put adapters into a model's linear layers and embeddings, in place; ``pairs``: of each adapter."""
-    for path in dict.fromkeys(path for each in pairs for path in each):
-        module, stacks = model.get_submodule(path), _stacked([each.get(path) for each in pairs])
+    for path in dict.fromkeys(path for by_path in pairs for path in by_path):
+        module, stacks = model.get_submodule(path), _stacked([by_path.get(path) for by_path in pairs])
         if isinstance(module, nn.Embedding):
             model.set_submodule(path, AdaptedEmbedding.of(module, *stacks))
         else:
@@ -118,7 +118,7 @@ def _owners(model: nn.Module, weight: nn.Parameter, change: Product, adapter: Ad
     having = {
         path: module
         for path, module in model.named_modules(remove_duplicate=False)
-        if any(each is weight for each in module.parameters(recurse=False))
+        if any(parameter is weight for parameter in module.parameters(recurse=False))
     }
     paths = [path for path, module in having.items() if type(module) is kind]
     others = [module for module in having.values() if type(module) not in (nn.Linear, nn.Embedding)]

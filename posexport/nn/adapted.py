@@ -1,4 +1,4 @@
-"""Linear projections and embeddings with LoRA adapters, one of which each row of a batch chooses.
+"""Linear projections and embeddings with LoRA adapters, from which each row of a batch chooses.
 
 Hu et al., "LoRA" (arXiv:2106.09685), section 4.1: W x + s B A x. The factor s is in B. Adapter 0 is none: zeros.
 
@@ -41,7 +41,7 @@ class AdaptedLinear(nn.Linear):
         chosen = carried(ChosenAdapters)
         if chosen is None:
             return y
-        a_BIR, b_BRO = (torch.index_select(each, 0, chosen.ids_B) for each in (self.lora_A, self.lora_B))
+        a_BIR, b_BRO = (torch.index_select(stack, 0, chosen.ids_B) for stack in (self.lora_A, self.lora_B))
         if x.dim() == 2:
             return y + (x[:, None] @ a_BIR @ b_BRO)[:, 0]
         return y + x @ a_BIR @ b_BRO

@@ -277,7 +277,7 @@ class Cache:
             arrays = self._arrays(ids_BT, mask_BS)
             logits, *present = self._bound(arrays) if self._binds else self._unbound(arrays)
         for spec, value in zip(self._decoder.past, present, strict=True):
-            if CAPACITY not in spec.axes:  # a static cache was written in place
+            if CAPACITY not in spec.axes or not self._binds:  # a bound static cache was written in place
                 self._held[spec.name] = value
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
         if self._last is not None:

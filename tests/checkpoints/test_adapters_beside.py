@@ -108,6 +108,25 @@ def test_each_row_is_its_adapters_merged_model(
     assert float((alone[1] - alone[2]).abs().max()) > 0.1 * float(alone[0].abs().max())
 
 
+def test_embeddings_are_adapted_and_a_tied_head_is_not(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(GOLDEN / GPT2, base)
+    rng, name = np.random.default_rng(0), "transformer.wte"
+    a, b = (torch.from_numpy(rng.standard_normal(shape)).float() for shape in ((2, 23), (20, 2)))
+    lora = adapter(
+        tmp_path / "a", base, {f"{name}.lora_embedding_A": a, f"{name}.lora_embedding_B": b}, r=2, lora_alpha=3
+    )
+    source = checkpoint_source(base, task=None, allow_pickle=False, adapters={"a": lora})
+    # the head keeps the table of the file
+    plain = load_source(str(base), LoadOptions())
+    token = plain.module.get_submodule("decoder.token")
+    assert isinstance(token, torch.nn.Embedding)
+    token.weight = torch.nn.Parameter(token.weight + (1.5 * b.double() @ a.double()).T.float())
+    got = answers(source, adapter_ids=torch.tensor([1, 1, 0, 0]))
+    agree(got[:2].numpy(), answers(plain)[:2], "model in float32", np.float32)
+    agree(got[2:].numpy(), answers(load_source(str(base), LoadOptions()))[2:], "model in float32", np.float32)
+
+
 def test_a_projection_keeps_its_weight_and_none_is_zeros(tmp_path: Path) -> None:
     source, _ = beside(BERT, tmp_path)
     plain = load_source(str(GOLDEN / BERT), LoadOptions())
