@@ -28,7 +28,7 @@ _OF_ROWS = (SplitFused, Scale)
 
 
 def with_adapters(plan: Plan, weights: Weights, names: Names, adapters: Mapping[str, Adapter]) -> Plan:
-    """The plan, whose definition has its weights, with the adapters; ``adapters``: by their names.
+    """The plan with adapters in its definition, which has its weights; ``adapters``: by their names.
 
     Raises:
         PosexportError: one changes what no linear layer of the definition computes, or there are several graphs.
@@ -46,7 +46,7 @@ def with_adapters(plan: Plan, weights: Weights, names: Names, adapters: Mapping[
 
 
 def put_into(model: nn.Module, adapters: Iterable[Adapter]) -> None:
-    """Put adapters into a model whose parameters have the names of its file, in place.
+    """Put adapters into a model of transformers, by the names of its parameters, in place.
 
     Raises:
         PosexportError: one changes what no linear layer or embedding of the model computes.
@@ -94,7 +94,7 @@ def _stacked(pairs: Sequence[Pair | None]) -> tuple[Tensor, Tensor]:
 
 
 def _pairs(plan: Plan, weights: Weights, names: Names, adapter: Adapter) -> Pairs:
-    """What an adapter adds to each projection; everything that it changes must be found."""
+    """A and B of each module that an adapter changes; PosexportError for a change of anything else."""
     changes = adapter.matched(weights.shapes, new=False)
     origins: dict[str, list[tuple[str, Origin]]] = defaultdict(list)
     for parameter, origin in plan.origins.items():
@@ -121,9 +121,9 @@ def _owners(model: nn.Module, weight: nn.Parameter, change: Product, adapter: Ad
         if any(parameter is weight for parameter in module.parameters(recurse=False))
     }
     paths = [path for path, module in having.items() if type(module) is kind]
-    others = [module for module in having.values() if type(module) not in (nn.Linear, nn.Embedding)]
+    unknown = [module for module in having.values() if type(module) not in (nn.Linear, nn.Embedding)]
     encodings = [path for path, module in model.named_modules() if isinstance(module, Encoding)]
-    if not paths or others or any(path.startswith(f"{encoding}.") for path in paths for encoding in encodings):
+    if not paths or unknown or any(path.startswith(f"{encoding}.") for path in paths for encoding in encodings):
         raise _refused(adapter, stored, "is not the weight of linear layers, or embeddings, of tokens alone")
     return paths
 
@@ -142,7 +142,7 @@ def _through(origin: Origin, change: Product, adapter: Adapter, stored: str) -> 
 
 
 def _factors(change: Product) -> tuple[Tensor, Tensor]:
-    """Two matrices whose product is what is added to the weight as it is stored."""
+    """Two matrices; their product is added to the weight as it is stored."""
     left, right = change.scale * change.b_OR.double(), change.a_RI.double()
     return (right.T, left.T) if change.transposed else (left, right)
 
