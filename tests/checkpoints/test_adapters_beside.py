@@ -167,6 +167,7 @@ def doubled(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.concatenate((a[:1], 2 * a[1:2], a[2:]))
 
 
+@pytest.mark.all(but=("exchanged",))
 @pytest.mark.parametrize(("leaf", "change"), [("lora_A", exchanged), ("lora_B", doubled), ("lora_B", np.zeros_like)])
 def test_the_proof_finds_a_wrong_adapter(leaf: str, change: Callable[..., Any], tmp_path: Path) -> None:
     """Two adapters exchanged, one with the double factor, and none, in one projection of one layer."""
@@ -234,8 +235,8 @@ def test_a_bundle_answers_by_names(tmp_path: Path) -> None:
         )
     # arrays
     logits = session.run({"input_ids": IDS, ADAPTERS: CHOSEN})["logits"]
-    assert np.abs(logits[0] - logits[3]).max() < 1e-5
-    assert np.abs(logits[1] - session.run({"input_ids": IDS[:1]})["logits"][0]).max() < 1e-5
+    base = session.run({"input_ids": IDS[:1]})["logits"]
+    agree(logits[[0, 1]], np.stack((logits[3], base[0])), "model in float32", np.float32)
     with pytest.raises(PosexportError, match=r"adapter_ids holds 3 at \[1\]; it takes ids from 0 to 2"):
         session.run({"input_ids": IDS[:2], ADAPTERS: [0, 3]})
     for wrong, said in (("a2", "this bundle has a0, a1"), (["a0"], "one for each of 4 prompts")):

@@ -190,12 +190,7 @@ class Parameters:
     def _whole(self, array: Array) -> Iterator[Piece]:
         """Parameters that ``array`` is reordered or folded."""
         for name, tensor in self._tensors.items():
-            if tensor.numel() != array.size:
-                continue
-            if array.size > _SMALL:  # stacks of matrices as they are, such as LoRA adapters
-                if array.ndim > 2 and _same(self.array(name), array):
-                    yield Piece(name, "p")
-                self.free([name])
+            if tensor.numel() != array.size or array.size > _SMALL:
                 continue
             parameter = self.array(name).reshape([size for size in tensor.shape if size > 1] or [1])
             for fold, make in _FOLDED.items():
