@@ -12,6 +12,7 @@ from posexport.models.decoder import Decoder, DecoderModel
 from posexport.models.definition import AroundDefinition, Definition
 from posexport.models.encoder import Encoder, EncoderModel
 from posexport.models.heads import HeadedDecoder
+from posexport.models.with_adapters import WithAdapters
 from posexport.nn.calling import carrying
 from posexport.nn.collected import Collected, LayerOutput
 
@@ -19,6 +20,8 @@ from posexport.nn.collected import Collected, LayerOutput
 def stack_of(model: object) -> Encoder | Decoder | None:
     """The encoder or decoder of a model, if its layers' states can be outputs; else None."""
     stack: object = None
+    if isinstance(model, WithAdapters):
+        return stack_of(model.model)
     if isinstance(model, EncoderModel):
         stack = model.encoder
     elif isinstance(model, DecoderModel | HeadedDecoder):
@@ -51,6 +54,7 @@ class WithLayerOutputs(AroundDefinition):
         encoder_attention_mask: Tensor | None = None,
         past_key_values: Sequence[Tensor] | None = None,
         position_ids: Tensor | None = None,
+        adapter_ids: Tensor | None = None,
         **named: Tensor,
     ) -> tuple[Tensor, ...]:
         """Arguments of every model that has a `stack_of`; None is not passed on."""
@@ -60,6 +64,7 @@ class WithLayerOutputs(AroundDefinition):
             "encoder_attention_mask": encoder_attention_mask,
             "past_key_values": past_key_values,
             "position_ids": position_ids,
+            "adapter_ids": adapter_ids,
         }
         arguments = {name: value for name, value in optional.items() if value is not None} | named
         with carrying(Collected(self.layer_outputs), Collected) as collected:
@@ -80,4 +85,4 @@ class WithLayerOutputs(AroundDefinition):
             last = isinstance(stack, Decoder) and one.layer == stack.config.layers
             return [BATCH, SEQUENCE, stack.width if isinstance(stack, Decoder) and last else stack.config.hidden]
         heads: list[Axis] = [stack.config.heads] if one.head is None else []
-        return [BATCH, *heads, SEQUENCE, TOTAL if isinstance(self.model, DecoderModel) else SEQUENCE]
+        return [BATCH, *heads, SEQUENCE, TOTAL if self.model.limits.kv_cache else SEQUENCE]

@@ -116,11 +116,13 @@ def _boxes(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> N
 
 
 def random_ids(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Random ids below the input's size; tokens are never the padding id."""
+    """Random ids below the input's size; tokens are never the padding id. Rows choose adapters in turn."""
     if spec.size is None or spec.size < 1:
         raise PosexportError(f"input {spec.name} holds ids but its size is {spec.size}: say how many ids there are")
     if spec.column_sizes:
         return rng.integers(0, np.broadcast_to(spec.column_sizes, shape))
+    if spec.role == "adapters":  # each row another one, as far as there are some
+        return (np.arange(shape[0]) + rng.integers(spec.size)) % spec.size
     if spec.role == "types" or spec.size == 1:
         return rng.integers(0, spec.size, shape)
     ids = rng.integers(0, spec.size - 1, shape)

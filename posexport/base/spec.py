@@ -62,6 +62,8 @@ LOGITS = "logits"
 NUM_LOGITS = "num_logits_to_keep"
 #: the input that marks the tokens of a prompt, which some poolings exclude
 PROMPT_MASK = "prompt_mask"
+#: the input with the LoRA adapter of each row; 0: none
+ADAPTERS = "adapter_ids"
 
 Axis = str | int
 #: where a model comes from; and the kinds with limits and axes that trial calls measure
@@ -86,6 +88,7 @@ Role = Literal[
     "places",
     "shapes",
     "indices",
+    "adapters",
 ]
 #: roles of inputs that take an output of the previous call
 CARRIED: tuple[Role, ...] = ("cache", "state")
@@ -135,13 +138,15 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             ``prompts`` (labels of points: 1 on the object, 0 on the background, -1 no point, -10 padding), ``places``
             ([B, P, 2]: column and row of each patch of an image; padding is -1 and -1, after all others), ``shapes``
             ([B, 2]: rows and columns of the patches of each image, at most ``size`` patches; the rest is padding),
-            ``indices`` ([B, N]: indices of tokens in each row, at least one; -1, after all others, is no token).
+            ``indices`` ([B, N]: indices of tokens in each row, at least one; -1, after all others, is no token),
+            ``adapters`` ([B]: the LoRA adapter of each row, below ``size``; 0: none).
         column_sizes: for ids [B, C] with a vocabulary per column, and places, the exclusive upper bound of each column.
         size: exclusive upper bound of ids; of grids and places, the patches that a token has in a row and a column.
         padding: the id at padded tokens; of a mask 0, or 1 if it marks padding, as ``src_key_padding_mask`` does.
         placeholder: the id of tokens that the model replaces by features of an image; half of an example's tokens.
         default: the value of every element if the input is absent; None: the input is required.
         state: for an input of role ``state``: its output and its first value.
+        names: for an input of role ``adapters``: what the ids from 1 on are called.
     """
 
     name: str
@@ -154,6 +159,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     placeholder: int | msgspec.UnsetType = msgspec.UNSET
     default: int | None = None
     state: State | msgspec.UnsetType = msgspec.UNSET
+    names: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""LoRA adapters as peft saves them, merged into the weights of the model that they were trained on.
+"""LoRA adapters as peft saves them, and their merger into the weights of the model that they were trained on.
 
 Hu et al., "LoRA" (arXiv:2106.09685): W + (alpha / r) B A, of an embedding its transpose; with ``use_rslora`` alpha over
 the square root of r (Kalajdzievski, arXiv:2312.03732). What changes the formula otherwise is refused by its name.
@@ -44,12 +44,13 @@ _TASKS = {
 
 @dataclass(frozen=True)
 class Product:
-    """``scale`` times B A, added to a weight [O, I], or to one that is stored as [I, O]."""
+    """``scale`` times B A, added to a weight [O, I], or to one that is stored as [I, O], as an ``embedding`` is."""
 
     a_RI: Tensor
     b_OR: Tensor
     scale: float
     transposed: bool
+    embedding: bool = False
 
     def of(self, weight: Tensor | None) -> Tensor:
         """The weight with it, in float32."""
@@ -173,11 +174,32 @@ def read(files: Directory, *, allow_pickle: bool) -> Adapter | None:
     """
     if files.find("config.json") is not None or files.find(CONFIG) is None:
         return None
+    settings = _settings(files)
+    base = _base(files, settings.get("base_model_name_or_path"))
+    return _read(files, settings, base, tied=_is_tied(base), allow_pickle=allow_pickle)
+
+
+def read_beside(folder: Path, base: Directory, *, allow_pickle: bool) -> Adapter:
+    """The adapter in ``folder``, for the model in ``base``, which the user names.
+
+    Raises:
+        PosexportError: there is none, or it is no plain LoRA.
+    """
+    files = Directory(folder)
+    if files.find(CONFIG) is None:
+        raise PosexportError(f"{folder} has no {CONFIG}; give the folder of a LoRA adapter as peft saves it")
+    return _read(files, _settings(files), base, tied=False, allow_pickle=allow_pickle)
+
+
+def _settings(files: Directory) -> dict[str, Any]:
     settings = files.json(CONFIG)
     if not isinstance(settings, dict):
         raise PosexportError(f"{files.path}/{CONFIG} holds a {type(settings).__name__}; it must be a JSON object")
     _check(f"{files.path}/{CONFIG}", settings)
-    base = _base(files, settings.get("base_model_name_or_path"))
+    return settings
+
+
+def _read(files: Directory, settings: Mapping[str, Any], base: Directory, *, tied: bool, allow_pickle: bool) -> Adapter:
     reader, path = _opened(files, allow_pickle=allow_pickle)
     tensors = {name: reader.read(name) for name in reader.shapes}
     if odd := [name for name, x in tensors.items() if not (x.is_floating_point() and bool(x.isfinite().all()))]:
@@ -187,7 +209,7 @@ def read(files: Directory, *, allow_pickle: bool) -> Adapter | None:
     return Adapter(
         label=str(files.path),
         base=base,
-        changes=_changes(f"{files.path}/{path.name}", settings, tensors, _is_tied(base)),
+        changes=_changes(f"{files.path}/{path.name}", settings, tensors, tied),
         files={f"adapter/{CONFIG}": config_file, f"adapter/{path.name}": path},
         task=_TASKS.get(str(settings.get("task_type"))),
     )
@@ -196,7 +218,7 @@ def read(files: Directory, *, allow_pickle: bool) -> Adapter | None:
 def _check(label: str, settings: Mapping[str, Any]) -> None:
     """Raises PosexportError for adapters that the formula of this file does not merge."""
     if (kind := settings.get("peft_type")) != "LORA":
-        raise PosexportError(f"{label} says peft_type = {kind!r:.40}; only LORA is merged: {_BY_PEFT}")
+        raise PosexportError(f"{label} says peft_type = {kind!r:.40}; only LORA is read: {_BY_PEFT}")
     other = [key for key, value in settings.items() if value and key not in _READ | _TRAINING]
     if other:
         raise PosexportError(f"{label} sets {', '.join(other)}, which is no part of plain LoRA: {_BY_PEFT}")
@@ -273,7 +295,8 @@ def _changes(label: str, settings: Mapping[str, Any], tensors: Mapping[str, Tens
                 f"{_BY_PEFT}"
             )
         transposed = embedding or bool(settings.get("fan_in_fan_out"))
-        changes[f"{stem}.weight"] = Product(value, tensors[other], _scale(label, settings, stem, value), transposed)
+        scale = _scale(label, settings, stem, value)
+        changes[f"{stem}.weight"] = Product(value, tensors[other], scale, transposed, embedding)
     if not changes:
         raise PosexportError(f"{label} holds no tensors of an adapter ({first_few(list(tensors))})")
     return changes

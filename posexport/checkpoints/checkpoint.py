@@ -1,8 +1,9 @@
 """A Hugging Face checkpoint directory as a source."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -11,6 +12,7 @@ from posexport.checkpoints import dropped
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import DEFINED, MAKERS, TRANSFORMERS, Maker, undefined
 from posexport.checkpoints.opened import Checkpoint, open_checkpoint
+from posexport.errors import PosexportError
 from posexport.sources.source import Source
 
 
@@ -38,6 +40,7 @@ def checkpoint_source(
     allow_pickle: bool,
     definition: DefinitionName = "paper",
     drop_weights: Sequence[str] = (),
+    adapters: Mapping[str, Path] = MappingProxyType({}),
     place: Place = Place(),
 ) -> Source:
     """The checkpoint in ``directory``, for ``task`` or the one that its files name.
@@ -52,6 +55,7 @@ def checkpoint_source(
             (docs/papers-and-code.md), ``transformers`` takes that library's model of types that posexport defines too.
             A class or task that a definition lacks is always that library's.
         drop_weights: patterns of tensors that are left out.
+        adapters: folders of LoRA adapters, by the names that rows choose them by.
         place: where it is from.
 
     Raises:
@@ -63,8 +67,13 @@ def checkpoint_source(
         allow_pickle=allow_pickle,
         released=definition == "released",
         drop_weights=drop_weights,
+        adapters=adapters,
     )
     maker, lacking = _maker(checkpoint, definition)
+    if adapters and maker not in (MAKERS[DEFINED], MAKERS[TRANSFORMERS]):
+        raise PosexportError(
+            f"--adapters is for models of transformers, {checkpoint.config.label} is of another library: leave it out"
+        )
     model = maker.make(checkpoint)
     if checkpoint.pooling is not None and checkpoint.pooling.labels:
         model = msgspec.structs.replace(model, labels=checkpoint.pooling.labels)

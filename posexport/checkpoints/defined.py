@@ -1,7 +1,16 @@
 """Builds the definition of a checkpoint's ``model_type`` and loads the checkpoint's weights into it."""
 
 from posexport.base.system.extras import is_installed
-from posexport.checkpoints import assign, bidirectional, custom_code, heads, label_counts, missing_type, scoring
+from posexport.checkpoints import (
+    adapters,
+    assign,
+    bidirectional,
+    custom_code,
+    heads,
+    label_counts,
+    missing_type,
+    scoring,
+)
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.differences import difference_remarks
 from posexport.checkpoints.families.family import Family
@@ -43,6 +52,7 @@ def make(checkpoint: Checkpoint) -> Model:
     with custom_code.explained(config):
         remarks += assign.check(plan, weights, names, family, task=task)
     remarks += [*names.remarks(), *assign.fill(plan, weights, names), *config.remarks]
+    plan = adapters.with_adapters(plan, weights, names, checkpoint.adapters)
     remarks += difference_remarks(family, plan.model)
     model = model_of(plan.model, task, longest=plan.longest, remarks=remarks)
     return label_counts.with_names(model, config, config.label_count)

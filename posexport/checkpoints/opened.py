@@ -6,9 +6,10 @@ for texts are the same for both.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from posexport.base.spec import PairRules, TextRules
@@ -56,6 +57,7 @@ class Checkpoint:
         config: config.json.
         task: the requested task, or the one that the adapter or modules.json names; None: decided by the model's class.
         adapter: LoRA weights to merge into the model.
+        adapters: LoRA weights beside the model, by their names.
         pooling: what makes vectors or scores of the model's states, where modules.json says it.
         answers: the tokens of a LogitScore module of modules.json.
         allow_pickle: whether weights may be .bin files.
@@ -69,6 +71,7 @@ class Checkpoint:
     config: Config
     task: str | None
     adapter: Adapter | None
+    adapters: Mapping[str, Adapter]
     pooling: Pooling | None
     answers: Answers | None
     allow_pickle: bool
@@ -114,6 +117,8 @@ class Checkpoint:
     def sha256(self) -> str:
         """The digest of all files that determine the model's weights and its head."""
         paths = self.weights.files | ({} if self.adapter is None else self.adapter.files)
+        for name, each in self.adapters.items():
+            paths |= {f"adapters/{name}/{file}": path for file, path in each.files.items()}
         head = [] if self.pooling is None else self.pooling.files
         inner = [name for name in self._kind.decides if self.files.find(name) is not None]
         return sha256(self.files, paths, [self.config.name, *head, *inner])
@@ -147,11 +152,13 @@ def open_checkpoint(
     allow_pickle: bool = False,
     released: bool = False,
     drop_weights: Sequence[str] = (),
+    adapters: Mapping[str, Path] = MappingProxyType({}),
 ) -> Checkpoint:
     """The checkpoint in ``folder``, for ``task`` or the one that its files name. Executes nothing from the folder.
 
     ``released``: compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
-    ``drop_weights``: patterns of tensors that are left out.
+    ``drop_weights``: patterns of tensors that are left out. ``adapters``: folders of LoRA weights to keep beside the
+    model.
 
     Raises:
         PosexportError: the folder or its configuration cannot be read.
@@ -163,6 +170,7 @@ def open_checkpoint(
     adapted = adapter.read(files, allow_pickle=allow_pickle)
     if adapted is not None:
         files, task = adapted.base, task or adapted.task
+    beside = {name: adapter.read_beside(at, files, allow_pickle=allow_pickle) for name, at in adapters.items()}
     # the head that modules.json describes
     static = model2vec_folder.is_model2vec(files)
     modules = None if static else _modules(files, task, allow_pickle=allow_pickle)
@@ -182,7 +190,7 @@ def open_checkpoint(
         )
     remarks = module_keys.remarks(files) if pooling is not None or modules is not None else []
     remarks += [text for kind in folder_kinds().values() for text in kind.remarks(config.label, config.values)]
-    read = [] if adapted is None else [*adapted.files.values()]
+    read = [path for each in (adapted, *beside.values()) if each is not None for path in each.files.values()]
     if pooling is not None:
         read += [files.path / name for name in (*pooling.files, *pooling.weight_files, *pooling.replaced_files)]
     remarks += unread_files.remarks(_names(files, opened, read))
@@ -195,6 +203,7 @@ def open_checkpoint(
         config=config,
         task=task,
         adapter=adapted,
+        adapters=beside,
         pooling=pooling,
         answers=ranker.answers,
         allow_pickle=allow_pickle,

@@ -35,6 +35,7 @@ def _open_checkpoint(argument: str, options: "LoadOptions") -> "Source":
         allow_pickle=options.allow_pickle,
         definition=options.definition or "paper",
         drop_weights=options.drop_weights,
+        adapters={name: Path(folder) for name, folder in options.adapters},
         place=place,
     )
 

@@ -18,7 +18,7 @@ from posexport.cli.terminal import bar, fit, remark
 if TYPE_CHECKING:
     from posexport.proof.report.report import Report
 
-_ABOUT_SOURCE = ("task", "settings", "definition", "allow_pickle", "drop_weights")
+_ABOUT_SOURCE = ("task", "settings", "definition", "allow_pickle", "drop_weights", "adapters")
 
 
 @click.command("verify", cls=Command, groups=groups(VerifyOptions, GROUPS, {SOURCE: ("against",)}))

@@ -85,6 +85,7 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         "int32": options.int32 or msgspec.UNSET,
         # NPUs know no functions
         "inline": options.inline or bool(options.static_sizes),
+        "adapters": [name for name, _ in options.load.adapters] or msgspec.UNSET,
         "calibrate": texts and hashlib.sha256(texts.read_bytes()).hexdigest(),
     }
     return Recipe(**{**{name: getattr(options, name) for name in Recipe.__struct_fields__}, **resolved})

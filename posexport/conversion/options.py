@@ -37,6 +37,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             python="A ``tokenizer.json`` for a source that has none, or the tokenizer object of a transformers model.",
         ),
     ] = None
+    adapters: commands.Adapters = None  # type: ignore[assignment]
     allow_pickle: commands.AllowPickle = False
     example_inputs: commands.ExampleInputs = None
     axes: commands.Axes = None

@@ -180,12 +180,10 @@ def _source(
     if recipe is None or origin is None:
         source = prepare(against, loading)
     else:
+        record = msgspec.to_builtins(recipe)
+        recorded = recorded_options(record, loading, against, kind=origin.kind, name=origin.name)
         try:
-            source = prepare(
-                against,
-                recorded_options(msgspec.to_builtins(recipe), loading, against, kind=origin.kind, name=origin.name),
-                recipe,
-            )
+            source = prepare(against, recorded, recipe)
             source = arranged(source, recipe.layout, recipe.record, alone=manifest is None)
         except PosexportError as err:  # recorded options that do not fit this source
             if manifest is None or prepare(against, loading).sha256 == manifest.source.sha256:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from posexport.sources.source import Source
 
 _IN_MEMORY = (
-    "settings are for built-in models, definition and drop_weights for checkpoints, not for modules; leave them out"
+    "settings are for built-in models, definition, drop_weights and adapters for checkpoints, not for modules; leave "
+    "them out"
 )
 
 
@@ -42,7 +43,7 @@ MODULE = Opener(
     kinds=frozenset({"python"}),
     accepts=lambda argument: not isinstance(argument, str),
     open=_open_module,
-    refuses={"settings": _IN_MEMORY, "definition": _IN_MEMORY, "drop_weights": _IN_MEMORY},
+    refuses={"settings": _IN_MEMORY, "definition": _IN_MEMORY, "drop_weights": _IN_MEMORY, "adapters": _IN_MEMORY},
 )
 PYTHON_FILE = Opener(
     kinds=frozenset({"python"}),

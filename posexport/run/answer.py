@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from posexport.base.options.run import RunOptions
 from posexport.errors import PosexportError
+from posexport.run.adapters import adapter_feeds
 from posexport.run.arrays import check_arrays_file, read_arrays, read_texts, save_arrays, similarities
 from posexport.run.batches import Progress
 from posexport.run.embed import EMBEDDING
@@ -113,7 +114,8 @@ def answer(directory: Path, options: RunOptions, progress: Progress | None = Non
         result = {"scores": np.array([hit["score"] for hit in sorted(ranking, key=lambda hit: hit["corpus_id"])])}
         ranking = ranking[: options.top_k]
     elif arrays is not None:
-        result = session.run(arrays, outputs=list(options.only) or None)
+        chosen = adapter_feeds(session.inputs, options.adapter, len(next(iter(arrays.values()), ())), "rows")
+        result = session.run({**arrays, **chosen}, outputs=list(options.only) or None)
     elif of_pages:
         result = _encoded(session, options, progress, {"images": documents})
     else:
@@ -136,7 +138,7 @@ def _of_texts(
     embeds = session.manifest.text_rules is not None and only in (None, [EMBEDDING], [TOKEN_EMBEDDINGS])
     if options.about_vectors or embeds:
         return _encoded(session, options, progress, {"inputs": texts})
-    return session.run_texts(texts, truncate=options.truncate, outputs=only)
+    return session.run_texts(texts, truncate=options.truncate, outputs=only, adapter=options.adapter)
 
 
 def _are_pages(session: Session, files: Mapping[str, Any], only: Sequence[str], *, about_texts: bool) -> bool:
@@ -162,6 +164,8 @@ def _check(options: RunOptions, texts: Sequence[str]) -> None:
             "--query ranks texts, or pictures of pages, and gives their scores; leave out --inputs, --only, --truncate "
             "and the options for vectors"
         )
+    if query is not None and options.adapters:
+        raise PosexportError("--query ranks texts with the base model; leave out --adapter")
     if query is None and options.has("top_k", "activation_fn"):
         raise PosexportError("--top-k and --activation-fn are for scores; leave them out or give --query")
     if options.truncate and not texts:
@@ -178,7 +182,12 @@ def _encoded(
 ) -> dict[str, NDArray[Any]]:
     """The vectors of all texts or pages."""
     vectors: Any = session.encode(
-        **given, truncate=options.truncate, progress=progress, **options.prompt, **options.vectors
+        **given,
+        truncate=options.truncate,
+        progress=progress,
+        adapter=options.adapter,
+        **options.prompt,
+        **options.vectors,
     )
     return _named(vectors, "colbert_vecs" if options.output_value == COLBERT else TOKEN_EMBEDDINGS)
 

@@ -69,6 +69,7 @@ class DecoderInterface:
         vocab: size of the vocabulary.
         fixed: inputs that are the same in every call, for example encoder states.
         text: inputs with one value for all text tokens: position ids (-1) and image marks (0).
+        adapters: the input with the LoRA adapter of each row, which has a default; None: there is none.
     """
 
     tokens: InputSpec
@@ -78,6 +79,12 @@ class DecoderInterface:
     vocab: int
     fixed: list[InputSpec]
     text: list[InputSpec] = field(default_factory=list)
+    adapters: InputSpec | None = None
+
+    @property
+    def of_rows(self) -> list[InputSpec]:
+        """The fixed inputs and the adapters."""
+        return self.fixed if self.adapters is None else [*self.fixed, self.adapters]
 
     def of(self, needed: Collection[str]) -> "DecoderInterface":
         """A copy without fixed inputs outside ``needed``."""
@@ -98,13 +105,15 @@ def decoder_interface(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
     present = [spec.name for spec in carried(inputs, outputs)]
     if tokens is None or mask is None or logits is None or not past or len(past) != len(present):
         return None
-    fixed = [spec for spec in inputs if spec not in (tokens, mask) and spec.role not in (*CARRIED, *_OF_TEXT)]
+    adapters = _only(spec for spec in inputs if spec.role == "adapters")
+    known = (tokens, mask, adapters)
+    fixed = [spec for spec in inputs if spec not in known and spec.role not in (*CARRIED, *_OF_TEXT)]
     varies = any({SEQUENCE, TOTAL, PAST} & set(spec.axes) for spec in fixed)
     vocab = logits.axes[-1]
     if varies or not isinstance(vocab, int):
         return None
     text = [spec for spec in inputs if spec.role in _OF_TEXT]
-    return DecoderInterface(tokens, mask, past, present, vocab, fixed, text)
+    return DecoderInterface(tokens, mask, past, present, vocab, fixed, text, adapters)
 
 
 def of_text(decoder: DecoderInterface, ids_BT: Ids) -> dict[str, Ids]:
@@ -147,8 +156,9 @@ def _rename(spec: InputSpec, names: Mapping[str, str]) -> InputSpec:
 class Cache:
     """The KV cache of a batch of rows, with the tokens read so far. ``mask_BS``: 1 for tokens, 0 for padding.
 
-    ``room``: capacity of a static KV cache in tokens, with padding. ``fixed``: arrays for the fixed inputs by name, one
-    row each; graphs before the decoder (an encoder) run on them once, here. ``pictures``: of the prompts that are read.
+    ``room``: capacity of a static KV cache in tokens, with padding. ``fixed``: arrays for the fixed inputs and the
+    adapters by name, one row each; graphs before the decoder (an encoder) run on them once, here. ``pictures``: of the
+    prompts that are read.
     Errors of ONNX Runtime are not converted.
     """
 
@@ -188,6 +198,8 @@ class Cache:
         # in the host's memory, where its reader is
         self._number = {NUM_LOGITS: to_value(np.array(1))} if self._prompt_at_once else {}
         before = chain.before_last(fixed or {}, self._embedding)
+        adapted = decoder.adapters is not None and decoder.adapters.name in before
+        self._binds = self._decoder.mask.default is None and not adapted
         self._fixed = {name: self._on_device(array) for name, array in before.items()}
         self._step: CapturedStep | None = None
         #: rows and slots of the captured steps
@@ -263,9 +275,9 @@ class Cache:
             logits, present = self._step(self._arrays(ids_BT, wide_BS)), list(self._held.values())
         else:
             arrays = self._arrays(ids_BT, mask_BS)
-            logits, *present = self._bound(arrays) if self._decoder.mask.default is None else self._unbound(arrays)
+            logits, *present = self._bound(arrays) if self._binds else self._unbound(arrays)
         for spec, value in zip(self._decoder.past, present, strict=True):
-            if CAPACITY not in spec.axes:  # a static cache was written in place
+            if CAPACITY not in spec.axes or not self._binds:  # a bound static cache was written in place
                 self._held[spec.name] = value
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
         if self._last is not None:
@@ -319,7 +331,7 @@ class Cache:
         return run_bound(self._session, arrays, {**self._fixed, **self._held, **self._number}, outputs)
 
     def _unbound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
-        """As `_bound`, for an optional mask: ONNX Runtime cannot bind inputs that have a default."""
+        """As `_bound`, with an optional mask or adapters: ONNX Runtime cannot bind inputs that have a default."""
         values = {name: to_value(array) for name, array in arrays.items()} | self._fixed | self._held | self._number
         return run_placed(self._session, values, [LOGITS, *self._decoder.present], self._device)
 

@@ -24,10 +24,11 @@ class Conversation:
         config: GenerationConfig,
         messages: Sequence[Message],
         chat_template_kwargs: Mapping[str, Any] | None,
+        adapter: str | None = None,
     ) -> None:
         self.messages: list[Message] = list(messages)
         self._continuation, self._config = continuation, config
-        self._variables = chat_template_kwargs
+        self._variables, self._adapter = chat_template_kwargs, adapter
         self._keeper = Keeper()
 
     @property
@@ -62,7 +63,7 @@ class Conversation:
                 an encoder.
         """
         chat = not isinstance(prompt, str) and any(isinstance(turn, Mapping) for turn in prompt)
-        inputs = GenerationInputs.of([prompt], None, None, self._variables if chat else None)
+        inputs = GenerationInputs.of([prompt], None, None, self._variables if chat else None, self._adapter)
         config = self._config.changed(options)
         events = self._continuation.events(inputs, config, streams=streamer is not None, keeper=self._keeper)
         return drain(events, streamer)

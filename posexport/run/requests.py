@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from posexport.base.options.several import as_prompts
 from posexport.base.spec import LengthContract
 from posexport.errors import PosexportError
+from posexport.run.adapters import AdapterNames
 from posexport.run.cache import DecoderInterface
 from posexport.run.chat import Message, as_chats
 from posexport.run.generate.loop import as_ids
@@ -34,10 +35,16 @@ class GenerationInputs:
     images: Sequence[Any] | None = None
     decoder_prompts: list[Any] | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    adapter: AdapterNames | None = None
 
     @classmethod
     def of(
-        cls, prompts: Any, images: Any, decoder_prompts: Any, chat_template_kwargs: Mapping[str, Any] | None
+        cls,
+        prompts: Any,
+        images: Any,
+        decoder_prompts: Any,
+        chat_template_kwargs: Mapping[str, Any] | None,
+        adapter: AdapterNames | None = None,
     ) -> "GenerationInputs":
         """The inputs of a call, in any form; PosexportError for options of a chat template without messages."""
         variables = {} if chat_template_kwargs is None else chat_template_kwargs
@@ -53,6 +60,7 @@ class GenerationInputs:
             images=images,
             decoder_prompts=None if decoder_prompts is None else as_prompts(decoder_prompts, "decoder_prompts"),
             chat_template_kwargs=variables,
+            adapter=adapter,
         )
 
 
@@ -63,7 +71,7 @@ class Request:
     Attributes:
         ids: token ids of every row.
         texts: the tokenizer, if completions become text.
-        encoder_feeds: an encoder's inputs by name.
+        encoder_feeds: inputs by name that every call of the decoder has: an encoder's, adapters.
         row_ids: one for each row of the encoder feeds; rows with equal ids and row ids have equal completions.
         encoder_tokens: number of tokens that the encoder reads.
         context: token ids of the encoder for each row; for a decoder, of the prompt.
@@ -77,6 +85,15 @@ class Request:
     encoder_tokens: int = 0
     context: Sequence[Sequence[int]] = ()
     pictures: "Pictures | None" = None
+
+    def with_adapters(self, feeds: Mapping[str, NDArray[Any]]) -> "Request":
+        """With the adapter of each row, [B], by the name of its input; none: as it is."""
+        if not feeds:
+            return self
+        (ids_B,) = feeds.values()
+        before = self.row_ids or [b""] * len(ids_B)
+        row_ids = [each + number.tobytes() for each, number in zip(before, ids_B, strict=True)]
+        return replace(self, encoder_feeds={**self.encoder_feeds, **feeds}, row_ids=row_ids)
 
     def repeated(self, count: int) -> "Request":
         """Repeat every row ``count`` times, adjacent to each other."""

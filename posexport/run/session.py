@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from posexport.base.spec import CARRIED, NUM_LOGITS, InputSpec, OutputSpec, carried
 from posexport.base.targets.providers import PROVIDERS
 from posexport.errors import PosexportError
+from posexport.run.adapters import AdapterNames, adapter_feeds, names_of
 from posexport.run.bundle.manifest import Manifest
 from posexport.run.call_forms import as_texts
 from posexport.run.chain import Chain
@@ -77,6 +78,11 @@ class Session(ScoreMethods):
     def outputs(self) -> list[OutputSpec]:
         """The outputs, in the model's order."""
         return self._manifest.outputs
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the LoRA adapters; empty: the bundle has none."""
+        return names_of(self.inputs)
 
     @property
     def providers(self) -> list[str]:
@@ -158,11 +164,18 @@ class Session(ScoreMethods):
         return self._texts.tokenize(texts if isinstance(texts, str) else as_texts(texts)[0], truncate=truncate)
 
     def run_texts(
-        self, texts: Iterable[str], *, truncate: bool = False, outputs: Sequence[str] | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        truncate: bool = False,
+        outputs: Sequence[str] | None = None,
+        adapter: AdapterNames | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """The outputs for texts, in one batch: `tokenize`, then `run`."""
+        """The outputs for texts, in one batch: `tokenize`, then `run`; ``adapter``: see `generate`."""
         self._chosen(outputs)
-        return self.run(self.tokenize(texts, truncate=truncate), outputs=outputs)
+        feeds = self.tokenize(texts, truncate=truncate)
+        rows = len(next(iter(feeds.values())))
+        return self.run({**feeds, **adapter_feeds(self.inputs, adapter, rows)}, outputs=outputs)
 
     def generate(
         self,
@@ -173,6 +186,7 @@ class Session(ScoreMethods):
         decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None = None,
         streamer: Streamer | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        adapter: AdapterNames | None = None,
         **options: Any,
     ) -> Generation:
         """Continue prompts in one batch: texts, lists of token ids, or lists of messages. Rows are independent.
@@ -190,6 +204,7 @@ class Session(ScoreMethods):
                 token.
             chat_template_kwargs: of `render_chat` for lists of messages: ``tools``, ``documents``, and variables of the
                 template, such as ``{"enable_thinking": False}``.
+            adapter: the name of a LoRA adapter (``--adapters``), or a list with one, or None, for each prompt.
             options: fields of the config by name; they go before ``config``.
 
         Raises:
@@ -202,7 +217,7 @@ class Session(ScoreMethods):
             >>> len(session.generate([[5, 2, 7], [9]], max_new_tokens=4).completions[1].tokens)
             4
         """
-        inputs = GenerationInputs.of(prompts, images, decoder_prompts, chat_template_kwargs)
+        inputs = GenerationInputs.of(prompts, images, decoder_prompts, chat_template_kwargs, adapter)
         return drain(self._events(inputs, config, options, streams=streamer is not None), streamer)
 
     def stream(
@@ -213,6 +228,7 @@ class Session(ScoreMethods):
         images: Sequence[Any] | None = None,
         decoder_prompt: str | Sequence[int] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        adapter: str | None = None,
         **options: Any,
     ) -> Iterator[Any]:
         """The completion of one prompt, piece by piece: ``for piece in session.stream("Once"): print(piece, end="")``.
@@ -222,7 +238,7 @@ class Session(ScoreMethods):
         """
         decoder_prompts = None if decoder_prompt is None else [decoder_prompt]
         pictures = None if images is None else [images]
-        inputs = GenerationInputs.of([prompt], pictures, decoder_prompts, chat_template_kwargs)
+        inputs = GenerationInputs.of([prompt], pictures, decoder_prompts, chat_template_kwargs, adapter)
         events = self._events(inputs, config, options, streams=True)
         return (event[1] for event in events if not isinstance(event, Generation))
 
@@ -232,6 +248,7 @@ class Session(ScoreMethods):
         *,
         messages: Sequence[Message] = (),
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        adapter: str | None = None,
         **options: Any,
     ) -> Conversation:
         """A chat that keeps its KV cache between turns: ``session.chat().send("Who wrote Faust?").text``.
@@ -242,11 +259,11 @@ class Session(ScoreMethods):
             config: see `generate`, like ``chat_template_kwargs`` and ``options``.
             messages: of the chat before its first turn, for example of the system.
             chat_template_kwargs: see `generate`.
+            adapter: the name of a LoRA adapter, the same in all turns.
             options: see `generate`.
         """
-        return Conversation(
-            self._continuation, (config or GenerationConfig()).changed(options), messages, chat_template_kwargs
-        )
+        config = (config or GenerationConfig()).changed(options)
+        return Conversation(self._continuation, config, messages, chat_template_kwargs, adapter)
 
     def _events(
         self, inputs: GenerationInputs, config: GenerationConfig | None, options: dict[str, Any], *, streams: bool

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,31 @@ class Joined:
         self.ids = [number for encoding in rows for number in encoding.ids]
         self.type_ids = [number for encoding in rows for number in encoding.type_ids]
         self.attention_mask = [1] * len(self.ids)
+
+
+def adapted(rows: Sequence[Any], adapters: Sequence[int] | None) -> Sequence[Any]:
+    """The encodings with the ids of their LoRA adapters; None: as they are."""
+    return rows if adapters is None else [AdaptedRow(row, number) for row, number in zip(rows, adapters, strict=True)]
+
+
+@dataclass(frozen=True)
+class AdaptedRow:
+    """An encoding, with the attributes that `Texts.padded` reads, and the id of its LoRA adapter."""
+
+    encoding: Any
+    adapter: int
+
+    @property
+    def ids(self) -> list[int]:
+        return list(self.encoding.ids)
+
+    @property
+    def type_ids(self) -> list[int]:
+        return list(self.encoding.type_ids)
+
+    @property
+    def attention_mask(self) -> list[int]:
+        return list(self.encoding.attention_mask)
 
 
 class Texts:
@@ -266,6 +292,8 @@ class Texts:
         columns = {"tokens": ("ids", self._padding_id), "mask": ("attention_mask", 0), "types": ("type_ids", 0)}
         arrays = {}
         for spec in self._manifest.inputs:
+            if spec.role == "adapters" and all(isinstance(row, AdaptedRow) for row in rows):
+                arrays[spec.name] = np.array([row.adapter for row in rows], np.int64)
             # a decoder's mask is over past and new tokens, and here there are no past ones
             if spec.role not in columns or [SEQUENCE if a == TOTAL else a for a in spec.axes] != tokens.axes:
                 continue

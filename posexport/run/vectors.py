@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from posexport.base.spec import PageRules, TextRules
 from posexport.errors import PosexportError
 from posexport.run import embed
+from posexport.run.adapters import AdapterNames, adapter_feeds
 from posexport.run.batches import BATCH_TOKENS, Batches, Progress
 from posexport.run.call_forms import OpenBundle, as_texts, refuse, with_bar
 from posexport.run.embed import (
@@ -31,6 +32,7 @@ from posexport.run.late_interaction import DOCUMENT, QUERY, TOKEN_EMBEDDINGS, ro
 from posexport.run.pages import as_pictures, page_vectors, query_vectors
 from posexport.run.spans import Offsets, late_chunks, offsets_of
 from posexport.run.spans import checked as checked_spans
+from posexport.run.texts import adapted
 
 #: dictionaries: of BGE-M3's ``sparse``, and of ``all``; tuples: with ``return_offsets``
 Vectors = NDArray[Any] | list[Any] | dict[str, Any] | tuple[Any, Any]
@@ -57,6 +59,8 @@ class Encoding(CallKeywords, total=False):
     images: Any
     spans: Any
     return_offsets: bool
+    adapter: AdapterNames | None
+    task: AdapterNames | None
 
 
 class VectorMethods(OpenBundle):
@@ -107,7 +111,8 @@ class VectorMethods(OpenBundle):
                 ``"texts"``. ``spans``: for each text a list of (start, end) in its characters; the result is a list of
                 [spans, elements], the mean state of each span's tokens (late chunking). ``return_offsets``: with
                 ``token_embeddings``, return a second list of [tokens, 2], the first character of each token and the one
-                after it; (0, 0) for special tokens and a prompt's.
+                after it; (0, 0) for special tokens and a prompt's. ``adapter``, or ``task``: the name of a LoRA adapter
+                (``--adapters``), or a list with one, or None, for each text.
 
         Raises:
             PosexportError: a bundle without sentence_embedding or without a tokenizer, an unknown prompt, a text over
@@ -122,6 +127,9 @@ class VectorMethods(OpenBundle):
         texts, single = as_texts(inputs) if images is None else as_pictures(images)
         truncate = extra.pop("truncate", False)
         spans, return_offsets = extra.pop("spans", None), extra.pop("return_offsets", False)
+        rules = self.manifest.text_rules or TextRules()
+        of_texts = images is None and rules.tokens is None and output_value not in HYBRID
+        adapters = self._adapters(extra, len(texts), of_texts=of_texts)
         batches = Batches(
             batch_tokens=extra.pop("batch_tokens", BATCH_TOKENS),
             batch_size=batch_size,
@@ -129,7 +137,6 @@ class VectorMethods(OpenBundle):
         )
         refuse("encode", extra)
         check_precision(precision)
-        rules = self.manifest.text_rules or TextRules()
         output_value = EMBEDDING if output_value == DENSE else output_value
         self._check_output(output_value, rules, of_pages=images is not None)
         self._check_places(output_value, rules, spans=spans is not None, return_offsets=return_offsets)
@@ -162,7 +169,7 @@ class VectorMethods(OpenBundle):
             if spans is not None:
                 listed = checked_spans(spans, texts, single=single)
                 pool = functools.partial(late_chunks, offsets=offsets, spans=listed)
-            vectors = self._of_rows(rows, prefix, rules, batches, output_value, cut, pool)
+            vectors = self._of_rows(adapted(rows, adapters), prefix, rules, batches, output_value, cut, pool)
         vectors = _quantized(vectors, precision)
         first: Any = vectors
         result = first[0] if single else vectors if convert_to_numpy else list(vectors)
@@ -184,6 +191,16 @@ class VectorMethods(OpenBundle):
             return cut(batches.run(run, self._texts, rows))
         states = states_of(self._giving(STATES), self._texts, rows, batches)
         return states if pool is None else [cut(each) for each in pool(states)]
+
+    def _adapters(self, extra: Encoding, rows: int, *, of_texts: bool) -> list[int] | None:
+        """The id of each text's adapter; None: no adapter is named. ``of_texts``: for a vector, or states, of each."""
+        adapter, task = extra.pop("adapter", None), extra.pop("task", None)
+        if adapter is not None and task is not None:
+            raise PosexportError("adapter and task both name the adapter; give one of them")
+        if not of_texts and (adapter is not None or task is not None):
+            raise PosexportError("adapter is for one vector, or states, of each text; use run_texts(..., adapter=...)")
+        feeds = adapter_feeds(self.inputs, task if adapter is None else adapter, rows)
+        return next((ids_B.tolist() for ids_B in feeds.values()), None)
 
     def encode_query(
         self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any

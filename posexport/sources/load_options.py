@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from posexport.base.options.settings import pairs
+from posexport.base.options.settings import named_folders, pairs
 
 if TYPE_CHECKING:
     from posexport.base.options.recipe import DefinitionName
@@ -37,6 +37,7 @@ class LoadOptions:
     ``settings``: the ``--set`` pairs.
     ``definition``: of a checkpoint, as in `posexport.base.options.recipe.Recipe`; None: as recorded, else ``paper``.
     ``drop_weights``: patterns of tensors of a checkpoint that are left out.
+    ``adapters``: names and folders of LoRA adapters beside a checkpoint.
     ``name`` and ``label``: what the source of a checkpoint's folder is called, in place of its path and its type.
     ``example_inputs`` and ``axes`` describe the inputs of a module in memory (`posexport.modules.live_module`).
     ``bundle_inputs``: the inputs of a bundle to compare with, where the user gives no example.
@@ -47,6 +48,7 @@ class LoadOptions:
     allow_pickle: bool = False
     definition: "DefinitionName | None" = None
     drop_weights: tuple[str, ...] = ()
+    adapters: tuple[tuple[str, str], ...] = ()
     name: str | None = None
     label: str | None = None
     example_inputs: Any = None
@@ -59,4 +61,5 @@ class LoadOptions:
         """Selects the options of a source from a record that has more fields, for example a conversion's."""
         known = {field.name: getattr(options, field.name) for field in fields(cls) if hasattr(options, field.name)}
         known["drop_weights"] = tuple(known.get("drop_weights", ()))
+        known["adapters"] = named_folders("--adapters", known.get("adapters"))
         return cls(**{**known, "settings": pairs(known["settings"])})

@@ -151,7 +151,10 @@ def recorded_options(
     An option that the user states counts, False too. ``kind`` and ``name`` describe the recorded source: settings are
     reused for the same built-in model only, the task for the same kind of source.
     """
-    known = {f.name: record[f.name] for f in fields(LoadOptions) if f.name in record}
+    known = {f.name: record[f.name] for f in fields(LoadOptions) if f.name in record and f.name != "adapters"}
+    if (names := record.get("adapters", ())) and [name for name, _ in options.adapters] != [*names]:
+        given = " ".join(f"--adapters {name}=DIR" for name in names)
+        raise PosexportError(f"{name} was converted with LoRA adapters; give their folders in this order: {given}")
     known["settings"] = tuple(f"{key}={value}" for key, value in known.get("settings", {}).items())
     known["drop_weights"] = tuple(known.get("drop_weights", ()))
     if kind not in opener_of(argument).kinds or (kind == "builtin" and argument != name):

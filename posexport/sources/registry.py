@@ -42,7 +42,8 @@ _EXAMPLE = "example_inputs and axes are for modules in memory; {argument} names 
 NO_EXAMPLE: Mapping[str, str] = {"example_inputs": _EXAMPLE, "axes": _EXAMPLE}
 #: and of sources without files of weights
 NO_WEIGHTS: Mapping[str, str] = {
-    "drop_weights": "--drop-weights is for checkpoints of transformers; {argument} is none: leave it out"
+    "drop_weights": "--drop-weights is for checkpoints of transformers; {argument} is none: leave it out",
+    "adapters": "--adapters is for checkpoints of transformers; {argument} is none: leave it out",
 }
 
 OPENERS: Registry[Opener] = Registry(

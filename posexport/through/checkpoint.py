@@ -9,13 +9,16 @@ from torch import nn
 
 from posexport.base.tasks.registry import TASKS, all_tensors, task_of, through_transformers
 from posexport.base.tasks.task import Task
-from posexport.checkpoints import custom_code, label_counts, scoring
+from posexport.checkpoints import adapters, custom_code, label_counts, scoring
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import Checkpoint
 from posexport.checkpoints.pooling import Pooling
 from posexport.errors import PosexportError
+from posexport.models.with_adapters import WithAdapters
+from posexport.nn.adapted import AdaptedEmbedding, AdaptedLinear
+from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Model
 from posexport.through import heads, library, masks, pages, pictures, refusals, seq2seq, vision
 from posexport.through.agreement import use_posexport_attention
@@ -45,6 +48,7 @@ def make(checkpoint: Checkpoint) -> Model:
         unread = _unread_keys(config, model.config)
         if checkpoint.adapter is not None:
             checkpoint.adapter.merge_into(model)
+        adapters.put_into(model, checkpoint.adapters.values())
         # export it with its head, by the maker of its task
         if pooling is not None:
             result = _with_pooling(checkpoint, model, pooling)
@@ -52,6 +56,7 @@ def make(checkpoint: Checkpoint) -> Model:
             result = _reranker(checkpoint, model)
         else:
             result = _MAKERS.get(task.name, _single_graph)(checkpoint, model, task)
+        result = _with_adapters(checkpoint, result)
     result = msgspec.structs.replace(
         result,
         remarks=[*remarks, *task_remarks, *unread, *library.remarks(transformers.__version__), *result.remarks],
@@ -62,6 +67,33 @@ def make(checkpoint: Checkpoint) -> Model:
 
 
 MAKER = Maker("transformers", make)
+
+
+def _with_adapters(checkpoint: Checkpoint, model: Model) -> Model:
+    """The model with the input that chooses among the adapters that were put into it."""
+    if not checkpoint.adapters:
+        return model
+    if model.parts or model.limits.kv_cache:
+        raise PosexportError(
+            f"--adapters is for encoders through transformers, {checkpoint.config.label} is a decoder or several "
+            "graphs; leave it out, and convert each adapter's folder, which merges it"
+        )
+    module = WithAdapters(model.module, list(checkpoint.adapters))
+    adapted = {
+        path: each for path, each in module.named_modules() if isinstance(each, AdaptedLinear | AdaptedEmbedding)
+    }
+    called: set[nn.Module] = set()
+    hooks = [each.register_forward_hook(lambda one, *_: called.add(one)) for each in adapted.values()]
+    with torch.no_grad():
+        module(**example(inputs := [*model.inputs, module.chosen], axis_sizes(inputs, model.limits.trace_sizes)))
+    for hook in hooks:
+        hook.remove()
+    if idle := [path for path, each in adapted.items() if each not in called]:
+        raise PosexportError(
+            f"{checkpoint.config.label}: transformers reads the weight of {idle[0]} in its own way, so that no row can "
+            "choose an adapter of it; leave --adapters out, and convert each adapter's folder, which merges it"
+        )
+    return msgspec.structs.replace(model, module=module.eval(), inputs=inputs)
 
 
 def _labels(config: Config, model: Any) -> list[str]:

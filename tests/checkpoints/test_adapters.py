@@ -111,7 +111,7 @@ def test_a_base_model_beside_the_adapter_and_layers_of_its_own(tmp_path: Path) -
     ("settings", "said"),
     [
         ({"use_dora": True}, "sets use_dora, which is no part of plain LoRA"),
-        ({"peft_type": "LOHA"}, "peft_type = 'LOHA'; only LORA is merged"),
+        ({"peft_type": "LOHA"}, "peft_type = 'LOHA'; only LORA is read"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa', which changes the model's own weights"),
         ({"r": 4}, "has the rank 3, and its adapter_config.json says r = 4"),
         ({"rank_pattern": {"(a+)+": 2}}, "rank_pattern of its adapter_config.json holds more than names"),

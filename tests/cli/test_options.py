@@ -104,7 +104,7 @@ def test_nothing_between_the_record_and_its_use_names_an_option(thing: Any) -> N
     words |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword | ast.arg) and node.arg}
     words |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     # recorded in another form than they are asked for
-    resolved = {"task", "settings", "opset", "calibrate", "drop_weights", "outputs"}
+    resolved = {"task", "settings", "opset", "calibrate", "drop_weights", "outputs", "adapters"}
     allowed = resolved if thing is manifest.recipe_of else {"progress", "remark"}
     assert words & set(options_in(ConvertOptions)) <= allowed
 

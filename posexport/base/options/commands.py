@@ -37,6 +37,16 @@ Settings = Annotated[
         python='Parameters of a built-in model, such as ``{"layers": 4, "clip": 8}``; see posexport list models.',
     ),
 ]
+Adapters = Annotated[
+    Mapping[str, StrPath] | Sequence[str] | None,
+    Option(
+        group=SOURCE,
+        metavar="NAME=DIR",
+        help="Keep a LoRA adapter of PEFT beside the model, for rows that choose it by this name (repeatable).",
+        python='Folders of LoRA adapters to keep beside the model, ``{"query": "path/to/query"}``; each row of a batch '
+        "chooses one or none.",
+    ),
+]
 AllowPickle = Annotated[
     bool, Option(group=EXPERT, help="Also read .bin weights (with weights_only; safetensors are preferred).")
 ]
@@ -142,6 +152,7 @@ class ParityOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     allow_pickle: AllowPickle = False
     drop_weights: DropWeights = ()
+    adapters: Adapters = None
     example_inputs: ExampleInputs = None
     axes: Axes = None
     lengths: Lengths = None

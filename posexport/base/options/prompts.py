@@ -43,6 +43,15 @@ class PromptOptions(msgspec.Struct, frozen=True, kw_only=True):
             help="A picture that each prompt is about (repeatable): with --chat, else at its image tokens.",
         ),
     ] = ()
+    adapters: Annotated[
+        Sequence[str],
+        Option(
+            group=PROMPTS,
+            flag="adapter",
+            metavar="NAME",
+            help="The LoRA adapter of all prompts, or of each in turn (repeatable); none: the base model.",
+        ),
+    ] = ()
     chat: Annotated[
         bool, Option(group=PROMPTS, help="Put each prompt into the model's chat template as a user message.")
     ] = False
@@ -59,6 +68,11 @@ class PromptOptions(msgspec.Struct, frozen=True, kw_only=True):
             help="Of the chat template, with --chat, e.g. enable_thinking=false (repeatable); values may be JSON.",
         ),
     ] = None
+
+    @property
+    def adapter(self) -> str | list[str] | None:
+        """The argument of `Session.generate`: a name, or one for each prompt."""
+        return None if not self.adapters else self.adapters[0] if len(self.adapters) == 1 else list(self.adapters)
 
     def check(self) -> None:
         """Raise PosexportError for options that exclude each other."""

@@ -137,8 +137,22 @@ class RunOptions(Opening, frozen=True, kw_only=True):
             "all.",
         ),
     ] = None
+    adapters: Annotated[
+        Sequence[str],
+        Option(
+            group=VECTORS,
+            flag="adapter",
+            metavar="NAME",
+            help="The LoRA adapter of all inputs, or of each in turn (repeatable); none: the base model.",
+        ),
+    ] = ()
     output: PathLike[str] | None = None
     force: Annotated[bool, Option(group=OUTPUT, help="Replace an existing file.")] = False
+
+    @property
+    def adapter(self) -> str | list[str] | None:
+        """The argument of `Session.run_texts` and `Session.encode`: a name, or one for each input."""
+        return None if not self.adapters else self.adapters[0] if len(self.adapters) == 1 else list(self.adapters)
 
     @property
     def prompt(self) -> dict[str, Any]:
@@ -165,7 +179,7 @@ class RunOptions(Opening, frozen=True, kw_only=True):
     def about_tensors(self) -> bool:
         """Whether an option asks for tensors, vectors or a ranking."""
         other = ("tensors", "inputs", "query", "only", "output", "prompt_name", "prefix", "activation_fn")
-        return self.about_vectors or self.has(*other)
+        return self.about_vectors or bool(self.adapters) or self.has(*other)
 
     def has(self, *names: str) -> bool:
         """Whether one of the options is set."""

@@ -37,3 +37,16 @@ def pairs(settings: Mapping[str, Any] | Sequence[str] | None) -> tuple[str, ...]
     if isinstance(settings, Mapping):
         return tuple(f"{key}={text(value)}" for key, value in settings.items())
     return tuple(settings or ())
+
+
+def named_folders(option: str, folders: Mapping[str, Any] | Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    """``NAME=DIR`` of an option, or folders by name, as pairs; PosexportError for one without a name or a folder."""
+    named: dict[str, str] = {}
+    for text in pairs(folders):
+        name, _, folder = text.partition("=")
+        if not name or not folder:
+            raise PosexportError(f"{option} needs NAME=DIR, a name and a folder, got {text!r:.80}")
+        if name in named:
+            raise PosexportError(f"{option} has {name} twice; give each folder another name")
+        named[name] = folder
+    return tuple(named.items())

@@ -7,9 +7,10 @@ default does not have.
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
-from posexport.base.spec import PAST, SEQUENCE, TOTAL, InputSpec
+from posexport.base.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec
 from posexport.graph.builder import Builder
 
 
@@ -23,7 +24,8 @@ def add(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
 
 def _add(graph: ir.Graph, value: ir.Value, spec: InputSpec, pairs: Sequence[tuple[ir.Value, InputSpec]]) -> None:
     assert spec.default is not None
-    value.const_value = ir.tensor([[spec.default]], dtype=ir.DataType[spec.dtype.upper()], name=spec.name)
+    one = np.full([1] * len(spec.axes), spec.default, spec.dtype)
+    value.const_value = ir.tensor(one, name=spec.name)
     graph.register_initializer(value)
     if not value.uses():
         return
@@ -37,13 +39,21 @@ def _add(graph: ir.Graph, value: ir.Value, spec: InputSpec, pairs: Sequence[tupl
         else:
             node.replace_input_with(0, ids)
     users = tuple(value.uses())
-    whole = g.op("Expand", value, sizes, name="of_all_tokens", shape=value.shape)
+    whole = g.op(
+        "Expand",
+        value,
+        sizes,
+        name="of_all_tokens" if SEQUENCE in spec.axes or TOTAL in spec.axes else "of_all_rows",
+        shape=value.shape,
+    )
     for user, index in users:
         user.replace_input_with(index, whole)
 
 
 def _sizes(g: Builder, spec: InputSpec, ids: ir.Value, pairs: Sequence[tuple[ir.Value, InputSpec]]) -> ir.Value:
     """Returns the sizes of the axes of ``spec``: the shape of ``ids``, with past plus new tokens for a total axis."""
+    if spec.axes == [BATCH]:
+        return g.Slice(g.Shape(ids), [0], [1])
     past = next(((v, s.axes.index(PAST)) for v, s in pairs if PAST in s.axes), None) if TOTAL in spec.axes else None
     sizes = g.Shape(ids)
     return sizes if past is None else g.Add(sizes, g.shape([0], g.size(*past)))

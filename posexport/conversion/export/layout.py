@@ -40,6 +40,11 @@ class Layout:
 
     def arranged(self, source: Source, precision: Precision = FP32) -> Source:
         """``source`` cut into graphs with file names, for a model of ``precision``."""
+        if self is not BUNDLE and any(spec.role == "adapters" for spec in source.inputs):
+            raise PosexportError(
+                "--adapters is for --layout bundle, since clients of other layouts choose no adapter; convert the "
+                "folder of one adapter with this layout, which merges it"
+            )
         source = self.arrange(source)
         if not self.names_precision:
             return source

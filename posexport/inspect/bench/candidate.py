@@ -128,9 +128,8 @@ def _candidate(
     # workers feed tokens to one graph
     if manifest.parts:
         raise PosexportError(f"{model} has several graphs; bench measures models that are one")
-    differing = [
-        spec.name for spec in manifest.inputs if spec.role not in ("tokens", "mask", "types", *CARRIED, "positions")
-    ]
+    known = ("tokens", "mask", "types", *CARRIED, "positions", "adapters")
+    differing = [spec.name for spec in manifest.inputs if spec.role not in known]
     if differing:
         raise PosexportError(f"{model} takes {', '.join(differing)}; bench measures models that take tokens")
     graph = (bundle / MODEL).absolute()

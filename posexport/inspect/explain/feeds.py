@@ -78,11 +78,11 @@ def _room(limits: Sequence[int], past: int) -> list[int]:
 
 
 def draw(inputs: Sequence[InputSpec], limits: LengthContract, named: dict[str, int]) -> Feeds:
-    """Arrays of those sizes for all inputs but positions that may be left out: the mask counts them."""
+    """Arrays of those sizes for all inputs but positions and adapters that may be left out."""
     rng = np.random.default_rng(0)
     shapes = {spec.name: [axis if isinstance(axis, int) else named[axis] for axis in spec.axes] for spec in inputs}
     roles = ("tokens", "numbers", "values", *CARRIED, "mask", "grids", "lengths", "indices")
     fed = [spec for spec in inputs if spec.role in roles]
     arrays = with_sizes(inputs, {spec.name: example_input(spec, shapes[spec.name], rng) for spec in fed}, rng)
-    positions = {spec.name for spec in inputs if spec.role == "positions" and spec.default is not None}
-    return {name: array for name, array in prepare(arrays, inputs, limits).items() if name not in positions}
+    left_out = {spec.name for spec in inputs if spec.role in ("positions", "adapters") and spec.default is not None}
+    return {name: array for name, array in prepare(arrays, inputs, limits).items() if name not in left_out}

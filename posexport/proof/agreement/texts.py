@@ -37,7 +37,9 @@ from posexport.run.texts import TOKENIZER, tokenizer_of
 #: (batch, tokens) of the calls
 CALLS = ((4, 13), (4, 48))
 #: random values of these roles resemble real inputs; random values of sounds or pixels do not
-_ROLES: frozenset[Role] = frozenset(["tokens", "types", "mask", "flags", "cache", "state", "positions", "lengths"])
+_ROLES: frozenset[Role] = frozenset(
+    ["tokens", "types", "mask", "flags", "cache", "state", "positions", "lengths", "adapters"]
+)
 
 
 def random_rows(graph: Interface, limits: LengthContract) -> list[Feeds]:

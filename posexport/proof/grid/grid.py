@@ -121,8 +121,7 @@ class Sequences:
 
     def _ways(self, length: int, short: int, tiled: int) -> list[tuple[int, Padding]]:
         """Batch sizes and paddings of a length; where rows are padded differently, the last is all of it."""
-        padded = self._masked and length > max(samples(1, self.limits.convolutions), self.limits.min_length)
-        ragged = (self.limits.ragged if padded else None) or "none"
+        padded, ragged = self._is_padded(length), self.ragged(length)
         ways: list[tuple[int, Padding]] = [
             (batch, padding)
             for batch in self.batches
@@ -135,6 +134,13 @@ class Sequences:
             return [(batch, padding) for batch, padding in ways if batch == 1 or padding == ragged]
         together = [(batch, padding) for batch, padding in ways if padding == (ragged if batch > 1 else "none")]
         return together if length < short else together[-1:]
+
+    def _is_padded(self, length: int) -> bool:
+        return self._masked and length > max(samples(1, self.limits.convolutions), self.limits.min_length)
+
+    def ragged(self, length: int) -> Padding:
+        """The padding of rows of different lengths, up to ``length``."""
+        return (self.limits.ragged if self._is_padded(length) else None) or "none"
 
     def rejected(self, shortest: int) -> Iterator[GridPoint]:
         """Inputs outside the limits of every axis, which the length guard must reject."""
@@ -149,6 +155,14 @@ class Sequences:
             yield self.point(1, multiple(self.limits.min_length, step) + 1, must_be_rejected=True)
         if self.far_limit is not None:
             yield GridPoint(batch=1, length=shortest, encoder_length=self.far_limit + 1, must_be_rejected=True)
+
+
+def points_of_adapters(sequences: Sequences, points: Sequence[GridPoint], adapters: int) -> list[GridPoint]:
+    """A batch with a row for each of ``adapters`` where no point has as many, of one short length."""
+    if adapters <= max((point.batch for point in points), default=adapters):
+        return []
+    short = min(points, key=lambda point: (point.tokens < _IN_FULL[0], point.length))
+    return [sequences.point(adapters, short.length, sequences.ragged(short.length))]
 
 
 #: tokens above which a point has one row, without padding, in one call
@@ -276,8 +290,11 @@ def _of_sequences(
     points = sequences.accepted(chosen)
     if lengths is None and limit is None:
         points += [sequences.point(1, length) for length in further if length > max(chosen)]
+    every = points_of_adapters(sequences, points, next((s.size or 0 for s in inputs if s.role == "adapters"), 0))
     if limits.kv_cache:
         points += points_in_calls(points)
+        every += points_in_calls(every)
+    points += every
     if any(spec.role == "positions" for spec in inputs):
         points += points_with_ids(points)
     if not points:

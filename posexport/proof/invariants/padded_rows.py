@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 #: texts of different lengths
 TEXTS = ("The cat sleeps on the warm stove and dreams of 2 fish.", "How many roads?", "a")
 #: inputs that texts fill, or that have a default
-_ROLES: frozenset[Role] = frozenset(["tokens", "types", "mask", "flags", "cache", "positions"])
+_ROLES: frozenset[Role] = frozenset(["tokens", "types", "mask", "flags", "cache", "positions", "adapters"])
 #: tokens of the row of `padded_left` beyond the least number
 _PADDED = 8
 

@@ -76,7 +76,7 @@ def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> It
         return
     length, steps = sizes(source.limits)
     prompts = draw_prompts(decoder.tokens, source.limits, length)
-    fixed = draw_fixed(decoder.fixed, source.limits)
+    fixed = draw_fixed(decoder.of_rows, source.limits)
     names = [spec.name for spec in source.outputs]
     axes = source.outputs[names.index(LOGITS)].axes
 

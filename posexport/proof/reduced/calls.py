@@ -65,7 +65,7 @@ class ChosenTokens:
         length, most = rollout.sizes(source.limits)
         steps = min(STEPS, most)
         prompts = rollout.draw_prompts(decoder.tokens, source.limits, length)
-        fixed = rollout.draw_fixed(decoder.fixed, source.limits)
+        fixed = rollout.draw_fixed(decoder.of_rows, source.limits)
         names = [spec.name for spec in source.outputs]
         name = f"{steps} greedy decode steps of the full model choose the definition's tokens"
         total = length + steps - 1

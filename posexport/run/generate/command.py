@@ -146,6 +146,7 @@ def continue_texts(
         decoder_prompts=options.decoder_prompts or None,
         streamer=pieces,
         chat_template_kwargs=options.chat_options,
+        adapter=options.adapter,
     )
     if pieces is not None:
         pieces.finish()

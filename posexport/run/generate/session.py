@@ -12,6 +12,7 @@ from posexport.base.sizes import multiple
 from posexport.base.spec import LOGITS, SEQUENCE
 from posexport.base.targets.providers import PROVIDERS
 from posexport.errors import PosexportError
+from posexport.run.adapters import adapter_feeds
 from posexport.run.bundle.manifest import Manifest
 from posexport.run.cache import Cache, DecoderInterface, decoder_interface, refuse
 from posexport.run.captured import SLOTS, CapturedSession
@@ -101,8 +102,12 @@ class Continuation:
             all_ids=self.stated.whisper is not None,
         )
         request = read_request(prompts, inputs.decoder_prompts, decoder, manifest.limits, readers)
+        chosen = adapter_feeds(manifest.inputs, inputs.adapter, len(request.ids), "prompts")
+        if chosen and isinstance(self.chain.links[-1].session, CapturedSession):
+            raise PosexportError("calls with an adapter are not captured as CUDA graphs; leave adapter or graph out")
         if pictures is not None:
             request = replace(request, pictures=pictures, row_ids=[row.key for row in pictures.rows])
+        request = request.with_adapters(chosen)
         if keeper is not None:
             _check_keeps(manifest.task, options, texts_only=not decoder.fixed and pictures is None)
         # the KV cache; Whisper adds its prompt tokens, sampling repeats prompts
@@ -177,8 +182,8 @@ class Continuation:
         (prompt,) = request.ids
         assert rows == 1
         if keeper.cache is None:
-            provider = self._provider
-            keeper.cache = KeptCache(self.chain, decoder, room=room, provider=provider)
+            fixed, provider = dict(request.encoder_feeds), self._provider
+            keeper.cache = KeptCache(self.chain, decoder, room=room, fixed=fixed, provider=provider)
         manifest = self.manifest
         keeper.cache.begin(
             prompt, room, threshold=recomputed_from(manifest.layers), at_once=manifest.limits.length_dependent
