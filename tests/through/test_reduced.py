@@ -107,22 +107,15 @@ def test_a_wrong_layer_is_found(few: Reduction, precision: str, tmp_path: Path) 
 
 
 def _holding(model: onnx.ModelProto, weight: np.ndarray, precision: str) -> onnx.TensorProto:
-    """The tensor of a weight: its numbers, or by its name where they are rounded."""
-    if precision == "int4":
-        scales = np.abs(weight.reshape(len(weight), -1)[:, :32]).max(1)
-        found = (
-            tensor
-            for tensor in model.graph.initializer
-            if tensor.name.endswith("_scale") and _begins(numpy_helper.to_array(tensor), scales)
-        )
-        scale = next(found)
-        packed = scale.name.removesuffix("_scale")
-        return next(t for t in model.graph.initializer if t.name.startswith(packed) and t is not scale)
-    arrays = ((tensor, numpy_helper.to_array(tensor)) for tensor in model.graph.initializer)
-    return next(t for t, a in arrays if any(a.shape == w.shape and (a == w).all() for w in (weight, weight.T)))
+    """The tensor of a weight: of its numbers, or of rounded ones with the scales that are nearest to its."""
+    arrays = [(tensor, numpy_helper.to_array(tensor)) for tensor in model.graph.initializer]
+    if precision == "fp32":
+        return next(t for t, a in arrays if any(a.shape == w.shape and (a == w).all() for w in (weight, weight.T)))
+    largest = np.abs(weight.reshape(len(weight), -1)[:, :32]).max(1) / 8
+    scales = [(t.name, a.reshape(len(weight), -1)[:, 0]) for t, a in arrays if _is_scale(t, a, len(weight))]
+    nearest, _ = min(scales, key=lambda each: float(np.abs(np.abs(each[1]) - largest).sum()))
+    return next(t for t, _ in arrays if t.name.startswith(nearest.removesuffix("_scale")) and t.name != nearest)
 
 
-def _begins(scale: np.ndarray, largest: np.ndarray) -> bool:
-    """Whether a matrix's first scale of each row goes with the largest of its first 32 numbers."""
-    first = scale.reshape(len(scale), -1)[:, 0] if scale.ndim > 1 else scale[:: max(len(scale) // len(largest), 1)]
-    return len(first) == len(largest) and bool(np.allclose(np.abs(first) * 8, largest, rtol=0.2))
+def _is_scale(tensor: onnx.TensorProto, array: np.ndarray, rows: int) -> bool:
+    return tensor.name.endswith("_scale") and array.size % rows == 0
