@@ -60,7 +60,8 @@ def test_each_task_is_its_merged_model(tmp_path: Path) -> None:
         with torch.no_grad():
             one = torch.tensor(ids[:1])
             want, *_ = merged(input_ids=one, attention_mask=torch.ones_like(one))
-            agree(got[row], want[0], "model in float32", np.float32)
+            # drawn adapters are as large as the weights: several products one behind the other
+            agree(got[row], want[0], "model in float32", np.float32, 4)
 
 
 @pytest.mark.all
