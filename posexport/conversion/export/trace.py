@@ -12,6 +12,7 @@ from onnxscript import opset18 as op18
 from torch.export import ExportedProgram
 
 from posexport.base.spec import SEQUENCE, LengthContract
+from posexport.base.system.garbage import few_collections
 from posexport.base.system.user_code import is_external, is_user_module
 from posexport.conversion.export import defaults
 from posexport.conversion.export.messages import FixedAxisError, NotTracedError, cannot_trace, meaning
@@ -129,6 +130,7 @@ def _traced(
     try:
         with (
             torch.no_grad(),
+            few_collections(),
             without_exporter_output(),
             as_exported(),
             with_unsolved_sizes(),
