@@ -1,8 +1,11 @@
 """A graph that would be given up is not translated."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.onnx._internal.exporter import _fx_passes
 
 from posexport.conversion.export.messages import FixedAxisError
@@ -29,11 +32,12 @@ def translations(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The captured programs that were translated, filled meanwhile."""
     programs: list[object] = []
     decompose = _fx_passes.decompose_with_registry
-    monkeypatch.setattr(
-        _fx_passes,
-        "decompose_with_registry",
-        lambda program, registry: (programs.append(program), decompose(program, registry))[1],
-    )
+
+    def translated(program: ExportedProgram, registry: Any) -> ExportedProgram:
+        programs.append(program)
+        return decompose(program, registry)
+
+    monkeypatch.setattr(_fx_passes, "decompose_with_registry", translated)
     return programs
 
 
