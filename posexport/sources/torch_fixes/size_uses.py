@@ -151,7 +151,7 @@ def _recording_equalities(uses: SizeUses, outside: FrameType) -> Iterator[None]:
     guard = ShapeEnv._maybe_guard_rel  # noqa: SLF001
 
     def record(self: ShapeEnv, condition: Any) -> None:
-        symbols = getattr(condition, "free_symbols", set())
+        symbols: set[Any] = getattr(condition, "free_symbols", set())
         known = symbols & _sizes(self).keys()  # a value of a tensor has no size in the trace
         if getattr(condition, "rel_op", "") == "==" and len(symbols) == len(known) == 1:
             size = _traced(self, next(iter(known)))
