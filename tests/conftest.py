@@ -1,6 +1,5 @@
 """What all tests share: traces, the choice of tests, and the check that an oracle stands on its own."""
 
-import functools
 import gc
 import inspect
 import os
@@ -11,7 +10,6 @@ from types import CodeType, FunctionType
 
 import pytest
 import torch
-from torch.onnx._internal.exporter import _registration
 
 from tests.tiers import check, is_long
 from tests.traces import Traces
@@ -32,15 +30,6 @@ def traces() -> Iterator[Traces]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("posexport.conversion.export.build.trace", once)
         yield once
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_table_of_operators() -> Iterator[None]:
-    """The exporter reads the source of every function of its library again for each trace, a sixth of its time."""
-    library = _registration.onnxscript_apis
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "get_torchlib_ops", functools.cache(library.get_torchlib_ops), raising=False)
-        yield
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from posexport.base.spec import BATCH, SEQUENCE, OutputSpec
 from posexport.encodings.encoding import Encoding
@@ -44,10 +44,11 @@ def with_cache(source: Source, task: str | None) -> Source:
         return source
     if task not in (None, TASK):
         raise PosexportError(f"{source.name} is a module of your own: the task must be {TASK} or features, got {task}")
-    if task is None and not _is_vocabulary(source, user.module):
+    layers = any(isinstance(submodule, Attention) and submodule.causal for submodule in user.module.modules())
+    # a trace would show that tokens see later ones, too
+    if task is None and (not _is_vocabulary(source, user.module) or (not layers and looks_ahead(user))):
         return source
     # whether it is a decoder, and why not
-    layers = any(isinstance(submodule, Attention) and submodule.causal for submodule in user.module.modules())
     reason, causal = _unfit(source, layers=layers), layers
     if reason:
         causal = layers or (task is None and is_causal(user))
@@ -158,26 +159,41 @@ def _is_vocabulary(source: Source, module: nn.Module) -> bool:
 
 
 def is_causal(user: UserModule) -> bool:
-    """Whether the first output of a module, for tokens of an example, does not depend on later tokens.
+    """Whether the first output of a module, for tokens of an example, does not depend on later tokens."""
+    if any(looks_past(spec) for spec in user.inputs):
+        return True
+    outputs = _with_another_last(user)
+    return outputs is not None and _earlier_agree(user, *outputs) and not torch.equal(*outputs)
+
+
+def looks_ahead(user: UserModule) -> bool:
+    """Whether the first output of a module, for tokens of an example, depends on later tokens."""
+    outputs = _with_another_last(user)
+    return outputs is not None and not _earlier_agree(user, *outputs)
+
+
+def _with_another_last(user: UserModule) -> tuple[Tensor, Tensor] | None:
+    """The first output for tokens of an example, and with another last one; None where it has none for each token.
 
     Ids are [B, T] or of several codebooks, [B, K, T].
     """
-    if any(looks_past(spec) for spec in user.inputs):
-        return True
-    sizes = axis_sizes(user.inputs)
-    tensors = example(list(user.inputs), sizes)
+    tensors = example(list(user.inputs), axis_sizes(user.inputs))
     ids = next((spec for spec in user.inputs if spec.role == "tokens" and spec.axes[-1] == SEQUENCE), None)
     if ids is None or SEQUENCE not in user.outputs[0].axes:
-        return False
+        return None
     shape, size = tensors[ids.name].shape, ids.size or 1
     first = torch.arange(shape.numel()).reshape(shape) % size
     other = first.clone()
     other[..., -1] = (other[..., -1] + 1) % size
     try:
         with torch.no_grad(), with_state_kept(user.module):
-            before, after = (user(**tensors | {ids.name: x})[0] for x in (first, other))
+            return user(**tensors | {ids.name: first})[0], user(**tensors | {ids.name: other})[0]
     except PosexportError:  # what it took before was another example
-        return False
-    axis, earlier = user.outputs[0].axes.index(SEQUENCE), sizes[SEQUENCE] - 1
-    kept, changed = (output.narrow(axis, 0, earlier) for output in (before, after))
-    return torch.allclose(kept, changed, rtol=1e-4, atol=1e-5) and not torch.equal(before, after)
+        return None
+
+
+def _earlier_agree(user: UserModule, first: Tensor, other: Tensor) -> bool:
+    """Whether two outputs are equal at all tokens but the last."""
+    axis = user.outputs[0].axes.index(SEQUENCE)
+    kept, changed = (output.narrow(axis, 0, output.shape[axis] - 1) for output in (first, other))
+    return torch.allclose(kept, changed, rtol=1e-4, atol=1e-5)

@@ -312,3 +312,9 @@ def test_what_looks_like_a_decoder_is_told_why_it_has_no_cache(
     said = [remark for remark in source.remarks if "without a KV cache" in remark]
     assert len(said) == bool(why)
     assert all(f"for features, without a KV cache: {why}" in remark for remark in said)
+
+
+def test_a_module_that_looks_ahead_is_not_traced_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posexport.modules.with_cache.by_pass", pytest.fail)
+    module = Opt(Everywhere).eval()
+    assert with_cache(module_source(module, {"idx": IDS}), None).task == "features"

@@ -64,6 +64,12 @@ def is_user_module(module: ModuleType) -> bool:
     return is_user_file(scope_of(module).get("__file__") or "")
 
 
+def is_installed(module: ModuleType) -> bool:
+    """Whether a module's file is of Python, of posexport or of an installed package."""
+    file = scope_of(module).get("__file__") or ""
+    return bool(file) and (_package(Path(file)) is not None or not is_user_file(file))
+
+
 def _package(path: Path) -> Path | None:
     """The path of an installed package's file below the folder of packages; None for other files."""
     places = [number for number, part in enumerate(path.parts) if part in _INSTALLED]

@@ -2,14 +2,17 @@
 
 import contextlib
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import onnx_ir as ir
 import torch
 from onnxscript import opset18 as op18
+from torch.export import ExportedProgram
 
 from posexport.base.spec import SEQUENCE, LengthContract
+from posexport.base.system.garbage import few_collections
 from posexport.base.system.user_code import is_external, is_user_module
 from posexport.conversion.export import defaults
 from posexport.conversion.export.messages import FixedAxisError, NotTracedError, cannot_trace, meaning
@@ -23,12 +26,14 @@ from posexport.sources.torch_fixes.exact_constants import with_exact_constants
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 from posexport.sources.torch_fixes.floor_division import with_floor_division
 from posexport.sources.torch_fixes.helper_lines import with_helper_lines
+from posexport.sources.torch_fixes.program_checks import with_programs_checked
 from posexport.sources.torch_fixes.refined_ranges import with_ranges_refined
 from posexport.sources.torch_fixes.rules_by_operator import with_rules_by_operator
 from posexport.sources.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.sources.torch_fixes.size_keys import with_size_keys
 from posexport.sources.torch_fixes.size_uses import Choice, SizeUses, recording_size_uses
 from posexport.sources.torch_fixes.symbolic_int import with_symbolic_ints
+from posexport.sources.torch_fixes.torchlib_once import with_torchlib_once
 
 #: a size for an axis without a limit
 _FAR = 2**20
@@ -48,22 +53,30 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     if source.limits.needs_whole_row:  # `int` and `max` of row lengths are sizes
         return _symbolic(source, opset, optimize=optimize)
     uses = SizeUses()
-    try:
-        model = _traced(source, opset, uses, optimize=optimize)
+
+    def check() -> None:
         # `int()` of a quotient of two sizes is a number, and fixes no axis
-        if not uses.int_lines and all(_holds(choice, source) for choice in uses.choices if choice.is_of_call):
-            return model
+        if uses.int_lines or not all(_holds(choice, source) for choice in uses.choices if choice.is_of_call):
+            raise _NumbersOfSizesError(source.name)
+
+    try:
+        return _traced(source, opset, uses, check, optimize=optimize)
+    except _NumbersOfSizesError:
+        # once more where the graph has such a number, or `min` or `max` of a size is decided otherwise at other sizes
+        with contextlib.suppress(NotTracedError):
+            return _symbolic(source, opset, optimize=optimize)
+        return _traced(source, opset, SizeUses(), optimize=optimize)
     except NotTracedError:
         if not (uses.int_lines or uses.constants or uses.choices):
             raise
-        # once more, with sizes that stay symbolic where the module makes a number of one; its first error counts
+        # the same with sizes that stay symbolic where the module makes a number of one; its first error counts
         with contextlib.suppress(NotTracedError):
             return _symbolic(source, opset, optimize=optimize)
         raise
-    # the same where the graph has such a number, or `min` or `max` of a size is decided otherwise at other sizes
-    with contextlib.suppress(NotTracedError):
-        return _symbolic(source, opset, optimize=optimize)
-    return model
+
+
+class _NumbersOfSizesError(PosexportError):
+    """A graph would have numbers in place of sizes."""
 
 
 def _symbolic(source: Source, opset: int, *, optimize: bool) -> ir.Model:
@@ -98,7 +111,15 @@ def _is_users(name: str) -> bool:
     return is_user_module(sys.modules[name])
 
 
-def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir.Model:
+def _traced(
+    source: Source, opset: int, uses: SizeUses, check: Callable[[], None] = lambda: None, *, optimize: bool
+) -> ir.Model:
+    """``check`` is called when the module was captured, before it is translated."""
+
+    def captured(program: ExportedProgram) -> None:
+        _check_dynamic(_input_shapes(program), source, uses)
+        check()
+
     sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
     kwargs = example(source.inputs, sizes)
     dims = {name: _dimension(name, source.limits) for name in sizes}
@@ -109,6 +130,7 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
     try:
         with (
             torch.no_grad(),
+            few_collections(),
             without_exporter_output(),
             as_exported(),
             with_unsolved_sizes(),
@@ -118,6 +140,8 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
             with_exact_constants(),
             with_size_keys(),
             with_ranges_refined(),
+            with_programs_checked(captured),
+            with_torchlib_once(),
             recording_size_uses(uses),
         ):
             program = torch.onnx.export(
@@ -152,6 +176,15 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
     return program.model
 
 
+def _input_shapes(program: ExportedProgram) -> list[list[int | torch.SymInt]]:
+    """The sizes of every input, of which a symbol may have become a number."""
+    inputs = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    shapes = [inputs[name].shape for name in program.graph_signature.user_inputs]
+    return [
+        [size.node.maybe_as_int() or size if isinstance(size, torch.SymInt) else size for size in s] for s in shapes
+    ]
+
+
 def _square_root(x: Any) -> Any:
     """The square root of a size, for which PyTorch's exporter has no operators."""
     return op18.Sqrt(op18.Cast(x, to=ir.DataType.FLOAT))
@@ -181,12 +214,9 @@ def _grouped(by_name: dict[str, Any]) -> dict[str, Any]:
 def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
     """Check that inputs and outputs have the axes the source declares, and give the outputs' axes their names."""
     # inputs: every dynamic axis must still be one
-    for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
-        got = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
-        for number, (size, axis) in enumerate(zip(got, spec.axes, strict=True)):
-            if isinstance(axis, str) and isinstance(size, int):
-                sentence = _fixed(source, f"axis {axis} of input {spec.name}", size, uses)
-                raise FixedAxisError(sentence, spec.name, number, uses.line_of_constant(size))
+    inputs = [[dim if isinstance(dim, int) else dim.value for dim in value.shape or ()] for value in model.graph.inputs]
+    _check_dynamic(inputs, source, uses)
+    for value, got, spec in zip(model.graph.inputs, inputs, source.inputs, strict=True):
         steps = source.limits.size_steps
         fits = len(got) == len(spec.axes) and all(
             isinstance(dim, str) if axis in steps else dim == axis for dim, axis in zip(got, spec.axes, strict=True)
@@ -214,6 +244,15 @@ def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
             if isinstance(axis, str) and isinstance(traced, int):
                 raise NotTracedError(_fixed(source, f"axis {axis} of output {out.name}", traced, uses))
         value.name, value.shape = out.name, ir.Shape(out.axes)
+
+
+def _check_dynamic(shapes: Sequence[Sequence[Any]], source: Source, uses: SizeUses) -> None:
+    """FixedAxisError where a dynamic axis has a number in the ``shapes`` of the inputs."""
+    for shape, spec in zip(shapes, source.inputs, strict=True):
+        for number, (size, axis) in enumerate(zip(shape, spec.axes, strict=True)):
+            if isinstance(axis, str) and isinstance(size, int):
+                sentence = _fixed(source, f"axis {axis} of input {spec.name}", size, uses)
+                raise FixedAxisError(sentence, spec.name, number, uses.line_of_constant(size))
 
 
 def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> str:

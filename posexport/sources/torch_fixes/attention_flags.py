@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posexport.base.system.user_code import is_user_module, scope_of
+from posexport.base.system.user_code import is_installed, scope_of
 from posexport.sources.torch_fixes.patch import patched
 
 #: packages that have no module of a user
@@ -38,19 +38,20 @@ def with_decided_flags() -> Iterator[None]:
 
 def _importers() -> list[tuple[ModuleType, str]]:
     """The modules that imported PyTorch's function, with its name there."""
-    of_libraries, of_users = _by_origin(tuple(sys.modules))
-    return [*of_libraries, *(pair for module in of_users for pair in _names_in(module))]
+    installed, of_users = _by_origin(tuple(sys.modules))
+    return [*installed, *(pair for module in of_users for pair in _names_in(module))]
 
 
 @lru_cache(maxsize=1)
 def _by_origin(names: tuple[str, ...]) -> tuple[list[tuple[ModuleType, str]], list[ModuleType]]:
-    """Libraries' modules with the function, and users' modules, which may change their globals from call to call."""
+    """Installed modules with the function, and a user's own, which may change their globals from call to call."""
     loaded = [sys.modules.get(name) for name in names if not name.startswith(_NO_USERS)]
     # isinstance() would ask a lazy one for its class
     modules = [module for module in loaded if module is not None and issubclass(type(module), ModuleType)]
-    of_users = [module for module in modules if is_user_module(module) or not scope_of(module).get("__file__")]
-    libraries = (module for module in modules if module not in of_users)
-    return [pair for module in libraries for pair in _names_in(module)], of_users
+    installed, of_users = list[ModuleType](), list[ModuleType]()
+    for module in modules:
+        (installed if is_installed(module) else of_users).append(module)
+    return [pair for module in installed for pair in _names_in(module)], of_users
 
 
 def _names_in(module: ModuleType) -> list[tuple[ModuleType, str]]:

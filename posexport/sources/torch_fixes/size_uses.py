@@ -151,9 +151,10 @@ def _recording_equalities(uses: SizeUses, outside: FrameType) -> Iterator[None]:
     guard = ShapeEnv._maybe_guard_rel  # noqa: SLF001
 
     def record(self: ShapeEnv, condition: Any) -> None:
-        symbols = getattr(condition, "free_symbols", ())
-        if getattr(condition, "rel_op", "") == "==" and len(symbols) == 1:
-            size = _traced(self, next(iter(symbols)))
+        symbols: set[Any] = getattr(condition, "free_symbols", set())
+        known = symbols & _sizes(self).keys()  # a value of a tensor has no size in the trace
+        if getattr(condition, "rel_op", "") == "==" and len(symbols) == len(known) == 1:
+            size = _traced(self, next(iter(known)))
             uses.equalities.append((size, line_of_frame(sys._getframe(1), outside)))  # noqa: SLF001
         guard(self, condition)
 
@@ -162,9 +163,14 @@ def _recording_equalities(uses: SizeUses, outside: FrameType) -> Iterator[None]:
 
 
 def _traced(sizes: ShapeEnv, size: Any) -> int:
-    """The size in the trace; ``var_to_val`` is its name before 2.13."""
-    values = getattr(sizes, "backed_var_to_val", None) or sizes.var_to_val
-    return int(values[size])
+    """The size in the trace."""
+    return int(_sizes(sizes)[size])
+
+
+def _sizes(sizes: ShapeEnv) -> dict[Any, Any]:
+    """The sizes in the trace by their symbols; ``var_to_val`` is its name before 2.13."""
+    known: dict[Any, Any] = sizes.backed_var_to_val if hasattr(sizes, "backed_var_to_val") else sizes.var_to_val
+    return known
 
 
 def _is_in_call(frame: FrameType) -> bool:

@@ -96,6 +96,32 @@ def test_attention_flags() -> None:
         export(causal, torch.randn(3, 7, 12))
 
 
+def test_a_module_may_import_attention_between_two_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    late: Any = ModuleType("late")
+    late.__file__ = str(tmp_path / "late.py")
+    (tmp_path / "late.py").touch()
+    monkeypatch.setitem(sys.modules, "late", late)
+    with with_decided_flags():
+        pass
+    attention = late.attention = F.scaled_dot_product_attention
+    with with_decided_flags():
+        assert late.attention is not attention
+    assert late.attention is attention
+
+
+def test_an_equality_of_a_value_is_none_of_a_size() -> None:
+    """As of what snac divides by: the trace failed, and another strategy knows no mode."""
+
+    def checked(x: Tensor) -> Tensor:
+        number: Any = x[0, 0].long().item()
+        torch._check(number == 3)
+        return x * number
+
+    with recording_size_uses() as uses:
+        export(checked)
+    assert not uses.equalities
+
+
 class Lazy(ModuleType):
     """A package's optional part."""
 
