@@ -167,7 +167,9 @@ def test_faults_of_a_wheel_are_found(tmp_path: Path) -> None:
     assert faults(**{"tests/x.py": b""}) == ["tests/x.py does not belong there"]
     assert faults(**{"x.json": b'"/home/me/x"'}) == ["x.json holds the path /home/me"]
     large = bytes(contents.LARGEST_DATA)
-    assert faults(**{"x.bin": large + b"1"}) == ["what is no code has 120001 bytes, more than 120000"]
+    assert faults(**{"x.bin": large + b"1"}) == [f"what is no code has {len(large) + 1} bytes, more than {len(large)}"]
+    code = bytes(contents.LARGEST[".whl"])
+    assert re.match(r"it has 235\d{4} bytes, more than 2350000", *faults(**{"posexport/x.py": code}))
     assert faults(**{"x.dist-info/METADATA": b"Requires-Python: >=3\n"})[0] == "its Requires-Python is >=3, not >=3.11"
     files.pop("posexport/py.typed")
     assert faults() == ["posexport/py.typed is missing"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from posexport.errors import PosexportError
@@ -27,6 +27,8 @@ class Padding:
         return {"ids": np.array([row.ids + [-1] * (length - len(row.ids)) for row in rows])}
 
 
+# a busy machine draws slowly
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(lengths, st.integers(1, 2000), st.one_of(st.none(), st.integers(1, 9)))
 def test_every_row_has_its_own_answer_and_no_call_has_more_tokens(
     lengths: list[int], tokens: int, rows: int | None

@@ -258,7 +258,8 @@ def test_onnx_function_multiplies_little(operator, case):
 @pytest.mark.parametrize("operator", OF_POSITIONS)
 def test_eager_makes_no_tensor_per_pair_and_channel(operator, case):
     given = [torch.from_numpy(a) for a in inputs(operator, case).values()]
-    with torch.profiler.profile(profile_memory=True) as profile:
+    # PyTorch 2.11 warns without acc_events
+    with torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
         operator(*given)
     largest = max(event.self_cpu_memory_usage for event in profile.events())
     output = 8 * case.heads * case.queries * (case.keys if operator.gives == "scores" else case.head_size)

@@ -50,7 +50,7 @@ def changes(path: Path) -> Iterator[int]:
         elif isinstance(node, ast.AugAssign | ast.AnnAssign):
             targets = [node.target]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "patched"):
-            targets = [ast.Attribute(node.args[0])]
+            targets = [ast.Attribute(node.args[0], "", ast.Store())]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SETTERS:
             yield node.lineno
         for target in targets:
