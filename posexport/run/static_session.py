@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 class _Port(NamedTuple):
-    """What ONNX Runtime's NodeArg says of an input or output."""
+    """The fields of ONNX Runtime's NodeArg."""
 
     name: str
     type: str
@@ -32,12 +32,12 @@ class _Port(NamedTuple):
 
 
 def _with_axes(value: Any, specs: Mapping[str, InputSpec] | Mapping[str, OutputSpec]) -> Any:
-    """What a session says of a value, with the axes of its record, if it has one."""
+    """A session's NodeArg with the axes of its record, if it has one."""
     return _Port(value.name, value.type, specs[value.name].axes) if value.name in specs else value
 
 
 class StaticSession(WrappedSession):
-    """A session of a graph whose axes ``sizes`` do not vary; `posexport.run.ort_values.run` calls it.
+    """A session of a graph with static axes ``sizes``; `posexport.run.ort_values.run` calls it.
 
     Padded tokens are not in its outputs.
     """
@@ -61,23 +61,23 @@ class StaticSession(WrappedSession):
         self, names: Sequence[str], arrays: Mapping[str, Array], options: "RunOptions | None" = None
     ) -> list[Array]:
         """The outputs ``names`` for arrays by input name; PosexportError for rows and images that do not fit."""
-        found = {axis: self._size(arrays, axis) for axis in {BATCH, SEQUENCE, *self._sizes}}
+        given = {axis: self._size(arrays, axis) for axis in {BATCH, SEQUENCE, *self._sizes}}
         for axis, size in self._sizes.items():
-            if axis != BATCH and found[axis] > size:
+            if axis != BATCH and given[axis] > size:
                 raise PosexportError(Bound(axis, size).message)
-            if axis not in (BATCH, SEQUENCE) and found[axis] < size:
+            if axis not in (BATCH, SEQUENCE) and given[axis] < size:
                 raise PosexportError(Bound(axis, size, "minimum").message)
         padded = {name: self._padded(array, self._inputs[name]) for name, array in arrays.items()}
-        step = self._sizes.get(BATCH, found[BATCH])
+        step = self._sizes.get(BATCH, given[BATCH])
         calls = [
             run(self._session, names, self._rows(padded, start, step), options)
-            for start in range(0, found[BATCH], step)
+            for start in range(0, given[BATCH], step)
         ]
         outputs = []
         for name, parts in zip(names, zip(*calls, strict=True), strict=True):
             axes = self._outputs[name].axes if name in self._outputs else ()
             array = parts[0] if BATCH not in axes else np.concatenate(parts, axes.index(BATCH))
-            outputs.append(array[tuple(slice(found.get(str(axis))) for axis in axes)])
+            outputs.append(array[tuple(slice(given.get(str(axis))) for axis in axes)])
         return outputs
 
     def _size(self, arrays: Mapping[str, Array], axis: str) -> int:
@@ -89,7 +89,7 @@ class StaticSession(WrappedSession):
         return next(sizes, 1)
 
     def _padded(self, array: Array, spec: InputSpec) -> Array:
-        """``array`` with padding behind its tokens, up to the graph's length."""
+        """``array`` padded on the right to the graph's length."""
         if SEQUENCE not in spec.axes or SEQUENCE not in self._sizes:
             return array
         axis = spec.axes.index(SEQUENCE)

@@ -11,12 +11,12 @@ from posexport.errors import PosexportError
 from posexport.sources.source import Source
 
 _AXES = (BATCH, SEQUENCE, HEIGHT, WIDTH)
-#: roles of inputs whose padding is known
+#: roles of inputs with a known padding value
 _PADDED = frozenset({"tokens", "types", "mask", "flags"})
 
 
 def sizes_of(static: Mapping[str, Any] | Sequence[str]) -> dict[str, int]:
-    """The size of each axis, from a mapping or from texts such as ``batch_size=1,sequence_length=128``.
+    """The size of each axis, from a mapping or from texts like ``batch_size=1,sequence_length=128``.
 
     Raises:
         PosexportError: a text has another form, an axis is none of those that may be static, or a size is no number.
@@ -44,8 +44,8 @@ def with_static_sizes(source: Source, sizes: Mapping[str, int]) -> Source:
     """The source with the limits of a graph of these sizes.
 
     Raises:
-        PosexportError: it is a decoder with a cache or several graphs, has no such axis, takes no such size, or shorter
-            rows cannot be padded.
+        PosexportError: it is a decoder with a cache or several graphs, lacks the axis, does not take the size, or
+            shorter rows cannot be padded.
     """
     if not sizes:
         return source

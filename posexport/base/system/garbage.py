@@ -15,7 +15,7 @@ _MANY = 100_000
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Inside the block what is there already is not looked through, and what is new less often."""
+    """Inside the block, existing objects are not scanned, and new ones less often."""
     with ONE_AT_A_TIME:
         thresholds, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
         if not is_frozen:  # else the application froze what it has, and keeps it so

@@ -14,7 +14,7 @@ from posexport.graph.passes.graph_pass import Context, GraphPass, PassResult
 
 #: elements of a constant that is computed beforehand: a bias of 32 heads for 512 tokens; ids of its buckets
 _MOST = 1 << 23
-#: nodes whose output has a size, or that a compiler for one size cannot have
+#: nodes that output sizes, and nodes that a compiler for one size does not take
 _OF_SIZES = frozenset({"Shape", "Size", "NonZero", "Loop", "Scan", "If", "Unique", "Compress"})
 
 

@@ -1,4 +1,4 @@
-"""Tables of operators that ``torch.onnx.export`` makes anew for every export, and parts of them dozens of times.
+"""Tables of operators that ``torch.onnx.export`` makes again for every export, and parts of them dozens of times.
 
 For every export it reads the source of some 600 functions of onnxscript for their domain, which they know, and their
 annotations for their signatures; and it asks the dispatcher for all composite operators once for each namespace.
@@ -21,7 +21,7 @@ _FROM_TORCHLIB = ONNXRegistry.from_torchlib
 
 @contextmanager
 def with_torchlib_once() -> Iterator[None]:
-    """Inside the block, that of one export, tables are made once; each export has a registry of its own."""
+    """Inside the block, around one export, tables are made once; each export gets a separate registry."""
     asked_once = cache(utils._materialize_cpp_cia_ops)  # noqa: SLF001
     with (
         patched(ONNXRegistry, "from_torchlib", staticmethod(_own_registry)),
@@ -40,6 +40,6 @@ def _own_registry(opset_version: int) -> ONNXRegistry:
 
 @cache
 def _registry(opset_version: int) -> ONNXRegistry:
-    # of a function's IR its domain alone is asked, which its opset has too
+    # only the domain of a function's IR is read, and its opset has the same
     with patched(TracedOnnxFunction, "function_ir", TracedOnnxFunction.opset):
         return _FROM_TORCHLIB(opset_version=opset_version)
