@@ -101,7 +101,7 @@ def test_run_does_the_same(opened):
         ({"output_value": None}, "output_value = None is not computed here; it must be sentence_embedding or"),
         ({"convert_to_tensor": True}, "convert_to_tensor = True, which needs PyTorch: the result is a NumPy array"),
         ({"device": "cuda"}, r"device = 'cuda', which needs PyTorch: .*posexport.load\(bundle, provider"),
-        ({"task": "query"}, "encode has no argument 'task' here; leave it out"),
+        ({"task": "query"}, "this bundle has no adapters to choose from"),
     ],
 )
 def test_what_cannot_be_asked(opened, call, said):
