@@ -104,7 +104,6 @@ def test_a_wrong_constant_fails_the_proof(tmp_path: Path) -> None:
         ("longformer-formaskedlm", SIZES),
         ("deberta-v2-formaskedlm", SIZES),
         ("xlnet-model", SIZES),
-        ("canine-model", SIZES | {"sequence_length": 32}),
         ("modernbert-formaskedlm", SIZES),
         ("swin-forimageclassification", {"batch_size": 1, "height": 32, "width": 32}),
     ],
@@ -135,6 +134,7 @@ def test_a_wrong_size_is_refused(static: Any, sentence: str) -> None:
         ("encoder-decoder-t5", "batch_size=1", "several graphs"),
         ("encoder-absolute", "sequence_length=99999", "takes lengths from 1 to"),
         ("encoder-rope", "height=3,width=3", "no input of encoder-rope has this axis"),
+        ("vision-nope", "sequence_length=3", "no input of vision-nope has this axis; it has batch_size, height, width"),
         ("vision-swin", "height=3,width=3", "pixels and more"),
     ],
 )
