@@ -19,9 +19,9 @@ from posexport.nn.collected import Collected, LayerOutput
 
 def stack_of(model: object) -> Encoder | Decoder | None:
     """The encoder or decoder of a model, if its layers' states can be outputs; else None."""
-    stack: object = None
     if isinstance(model, WithAdapters):
         return stack_of(model.model)
+    stack: object = None
     if isinstance(model, EncoderModel):
         stack = model.encoder
     elif isinstance(model, DecoderModel | HeadedDecoder):

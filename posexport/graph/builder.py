@@ -1,5 +1,7 @@
 """Writes ONNX nodes: the body of a function, or nodes in a graph, one call per operator.
 
+One class in one file, since every lowering and pass is written with it: its methods are what they can write.
+
 A function's body, with scopes for the branches of If and the bodies of Scan and Loop:
 
     g = Builder(18)

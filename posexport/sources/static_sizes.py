@@ -80,8 +80,8 @@ def _with_length(source: Source, length: int) -> Limits:
     roles = {spec.role for spec in source.inputs if SEQUENCE in spec.axes}
     if "mask" not in roles or not roles <= _PADDED or not source.promises.padding_invariant:
         raise PosexportError(
-            f"--static {SEQUENCE} needs an attention mask that makes padding harmless, which {name} does not have; "
-            "leave it out"
+            f"--static {SEQUENCE} pads shorter rows, which {name} does not have a mask for, or is not known to ignore; "
+            "leave it out, or give the other axes"
         )
     inside = sorted({length, *(boundary for boundary in limits.boundaries if boundary <= length)})
     axes = sorted({*limits.limited_axes, SEQUENCE})

@@ -41,7 +41,7 @@ class Reducible(Protocol):
     vocab: int
 
     def reduced_to(self, vocab: int) -> None:
-        """Learn anew what the model says of its layers, and that ids are below ``vocab``."""
+        """Record the layers again, for a vocabulary of ``vocab`` ids."""
 
 
 @dataclass(frozen=True)
