@@ -6,12 +6,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import torch
 from torch import nn
 
 from posexport.base.targets.precisions import QuantizerName
 from posexport.proof.quantized.factors import set_factor, vectors
 from posexport.proof.quantized.match import Matched, Matcher, Matches, check
-from posexport.proof.quantized.module import AsStored, Form, biases_differ, forms
+from posexport.proof.quantized.module import KEPT, AsStored, Form, biases_differ, forms
 from posexport.proof.quantized.read import read
 from posexport.proof.quantized.records import Array, StoredError, Use
 from posexport.sources import memory_mapped
@@ -62,7 +63,11 @@ def as_stored(
         by_file[file] = forms(matched, zeros)
         for form in by_file[file].values():
             form.with_float(matrices[form.name], float_products)
-    return msgspec.structs.replace(source, module=AsStored(source.module, _by_place(source, by_file)))
+    forms_by_place = _by_place(source, by_file)
+    # of a full model's few calls nothing is read again soon, unless all of it fits
+    numbers = sum({id(form): form.nbytes(torch.float64) for form in forms_by_place.values()}.values())
+    kept = 0 if matches and numbers > KEPT else KEPT
+    return msgspec.structs.replace(source, module=AsStored(source.module, forms_by_place, kept))
 
 
 class _Everywhere:

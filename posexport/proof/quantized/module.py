@@ -95,16 +95,16 @@ class Form:
     def matrix(self, dtype: torch.dtype, some: Array | None = None) -> Tensor:
         """[N, K] as it is stored, factors and all; ``some``: of these rows, in rising order."""
         k = self.pieces[0][0].stored.whole.shape[1]
-        wide = dtype if dtype in (torch.float64, torch.float32) else torch.float32
+        wide = np.float64 if dtype == torch.float64 else np.float32
         use, channels, rows = self.pieces[0]
         if some is None and np.array_equal(rows, np.arange(self.rows)):  # the usual case, without another copy
-            return torch.from_numpy(use.stored.real(channels)).to(wide).to(dtype)
-        result = torch.zeros((self.rows if some is None else len(some), k), dtype=wide)
+            return torch.from_numpy(use.stored.real(channels, wide)).to(dtype)
+        result = torch.from_numpy(np.zeros((self.rows if some is None else len(some), k), wide))
         for use, channels, rows in self.pieces:
             if some is not None:
                 asked = np.isin(rows, some)
                 channels, rows = channels[asked], np.searchsorted(some, rows[asked])
-            result[torch.from_numpy(rows)] = torch.from_numpy(use.stored.real(channels)).to(wide)
+            result[torch.from_numpy(rows)] = torch.from_numpy(use.stored.real(channels, wide))
         return result.to(dtype)
 
     def with_float(self, parameter: Array, products: Sequence[FloatProduct]) -> None:
@@ -170,8 +170,8 @@ def biases_differ(matches: Sequence[tuple[Use, Matched]], biases: Mapping[str, A
 
 
 _aten = torch.ops.aten
-#: bytes of stored weights up to which they are kept unpacked; of more, each is unpacked where it is read
-_KEPT = 1 << 30
+#: bytes of weights that are kept unpacked; further ones are unpacked where they are read
+KEPT = 1 << 30
 #: bytes above which a matrix (of a vocabulary) is unpacked in chunks, and the rows of a chunk
 _AT_ONCE, _ROWS = 1 << 28, 1 << 13
 
@@ -179,13 +179,14 @@ _AT_ONCE, _ROWS = 1 << 28, 1 << 13
 class AsStored(nn.Module):
     """``original`` with the parameters of ``forms`` in products and lookups.
 
-    Parameters are known by where their numbers lie, so that transposed ones, and rows of one, are known too.
+    Parameters are known by where their numbers lie, so that transposed ones, and rows of one, are known too. The first
+    ``kept`` bytes of matrices stay unpacked: layers are read in turn, so the one used longest ago would be the next.
     """
 
-    def __init__(self, original: nn.Module, forms: Mapping[tuple[str, bool], Form]) -> None:
+    def __init__(self, original: nn.Module, forms: Mapping[tuple[str, bool], Form], kept: int = KEPT) -> None:
         super().__init__()
         self.original = original
-        self._forms = dict(forms)
+        self._forms, self._kept = dict(forms), kept
         self._matrices: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
 
     @property
@@ -194,7 +195,7 @@ class AsStored(nn.Module):
         return getattr(self.original, "reused", ())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AsStored":
-        return type(self)(_untied(copy.deepcopy(self.original, memo), self._forms), self._forms)
+        return type(self)(_untied(copy.deepcopy(self.original, memo), self._forms), self._forms, self._kept)
 
     def forward(self, **inputs: Tensor) -> Any:
         """Returns the outputs of the original."""
@@ -207,7 +208,7 @@ class AsStored(nn.Module):
         if key in self._matrices:
             return self._matrices[key]
         matrix = form.matrix(like.dtype).to(like.device)
-        if sum({id(each): each.nbytes(like.dtype) for each in self._forms.values()}.values()) <= _KEPT:
+        if matrix.nbytes + sum(kept.nbytes for kept in self._matrices.values()) <= self._kept:
             self._matrices[key] = matrix
         return matrix
 

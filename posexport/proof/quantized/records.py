@@ -73,10 +73,10 @@ class Stored:
         """[K]: which block each value of a channel is in."""
         return np.arange(self.whole.shape[1]) // self.size
 
-    def real(self, channels: Any = slice(None)) -> Floats:
-        """The real values, [channels, K]."""
-        wide = self.whole[channels].astype(np.float64)
-        zero, scale = self.zero[channels], self.scale[channels]
+    def real(self, channels: Any = slice(None), dtype: Any = np.float64) -> Array:
+        """The real values, [channels, K]: exact in float64, in float32 the nearest numbers."""
+        wide = self.whole[channels].astype(dtype)
+        zero, scale = (array[channels].astype(dtype, copy=False) for array in (self.zero, self.scale))
         if scale.shape[1] * self.size == wide.shape[1]:
             by_block = wide.reshape(*scale.shape, self.size)
             by_block -= zero[..., None]
