@@ -11,10 +11,11 @@ import msgspec
 from torch import Tensor
 
 from posexport.base.spec import BATCH, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan, State
-from posexport.base.targets.dtypes import MODEL_DTYPE
+from posexport.base.targets.dtypes import INT8, MODEL_DTYPE
 from posexport.encodings.encoding import Encoding
 from posexport.models.definition import Definition
 from posexport.nn.caching import Caching, KeysAndValues
+from posexport.nn.rounded_cache import EXTRA
 
 
 def token_input(vocab: int, padding_id: int, prefix: str = "") -> InputSpec:
@@ -48,17 +49,25 @@ class CacheTensors:
     value_sizes: Sequence[int] = ()
     prefix: str = ""
 
-    def outputs(self, name: str, length: Axis) -> list[OutputSpec]:
-        """``name.0.key``, ``name.0.value``, ``name.1.key`` ..., with ``length`` tokens or slots."""
+    def outputs(self, name: str, length: Axis, *, rounds: bool = False) -> list[OutputSpec]:
+        """``name.0.key``, ``name.0.value``, ``name.1.key`` ..., with ``length`` tokens or slots.
+
+        ``rounds``: kept in 8 bits. Such numbers jump where a value is near a tie: calls that read them are compared.
+        """
+        more = EXTRA if rounds else 0
         return [
-            OutputSpec(name=f"{name}.{index}.{self.prefix}{half}", axes=[BATCH, heads, length, channels])
+            OutputSpec(
+                name=f"{name}.{index}.{self.prefix}{half}",
+                axes=[BATCH, heads, length, channels + more],
+                compared=not rounds,
+            )
             for index, (heads, size) in enumerate(self.shapes)
             for half, channels in (("key", size), ("value", (self.value_sizes or [size] * (index + 1))[index]))
         ]
 
-    def inputs(self, name: str, length: Axis) -> list[InputSpec]:
-        specs = self.outputs(name, length)
-        return [InputSpec(name=spec.name, dtype=MODEL_DTYPE.name, axes=spec.axes, role="cache") for spec in specs]
+    def inputs(self, name: str, length: Axis, *, rounds: bool = False) -> list[InputSpec]:
+        specs, dtype = self.outputs(name, length, rounds=rounds), INT8.name if rounds else MODEL_DTYPE.name
+        return [InputSpec(name=spec.name, dtype=dtype, axes=spec.axes, role="cache") for spec in specs]
 
 
 @dataclass(frozen=True)
@@ -179,14 +188,15 @@ class CachedDecoder(Definition):
     @property
     def inputs(self) -> list[InputSpec]:
         decoding = self.decoding
-        past = decoding.cache.inputs("past_key_values", self.caching.cache.past_axis)
+        caching = self.caching
+        past = decoding.cache.inputs("past_key_values", caching.cache.past_axis, rounds=caching.rounds)
         positions = [] if decoding.position_ids is None else [decoding.position_ids]
         return [decoding.tokens, mask_input(), *past, *decoding.states.inputs, *positions]
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        decoding = self.decoding
-        cache = decoding.cache.outputs("present", self.caching.cache.present_axis)
+        decoding, caching = self.decoding, self.caching
+        cache = decoding.cache.outputs("present", caching.cache.present_axis, rounds=caching.rounds)
         return [decoding.answer, *cache, *decoding.states.outputs]
 
     def forward(

@@ -36,6 +36,7 @@ class Wiring:
     def __init__(self, encoder: Encoder | Side, decoder: Half, head: nn.Module | None) -> None:
         self.encoder, self.decoder, self.head = encoder, decoder, head
         side, config, cache = side_of(encoder), decoder.config, decoder.caching.cache
+        rounds = decoder.caching.rounds
         decoder_cache = CacheTensors([(config.kv_heads, config.head_size)] * config.layers, prefix="decoder.")
         cross = CacheTensors([(config.heads, config.head_size)] * config.layers, prefix="encoder.")
         axis = side.states_axis
@@ -53,12 +54,12 @@ class Wiring:
         masks = [] if self.mask is None else [msgspec.structs.replace(self.mask, name=STATES_MASK)]
         #: new tokens, and the masks
         self.tokens = [*self.own_tokens, *masks]
-        self.past = decoder_cache.inputs("past_key_values", cache.past_axis)
+        self.past = decoder_cache.inputs("past_key_values", cache.past_axis, rounds=rounds)
         self.held = [msgspec.structs.replace(s, role="values") for s in cross.inputs("past_key_values", axis)]
         #: keys and values of the encoder's states, in every layer of the decoder
         self.crossed = cross.outputs("present", axis)
         answer = answer_output(config.vocab, decoder.width if head is None else None)
-        self.answers = [answer, *decoder_cache.outputs("present", cache.present_axis)]
+        self.answers = [answer, *decoder_cache.outputs("present", cache.present_axis, rounds=rounds)]
 
     @property
     def parts(self) -> list[Part]:

@@ -8,6 +8,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from posexport.base.spec import BATCH, PATCHES, SEQUENCE, InputSpec
+from posexport.base.targets.dtypes import INT8
 from posexport.errors import PosexportError
 
 #: labels of points: of the object, of something else, no point, padding
@@ -21,6 +22,10 @@ def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generato
 
     Some tokens are of images, where a model takes some: a graph without any has a mask that looks causal.
     """
+    if spec.role == "cache" and spec.dtype == INT8.name:
+        # channels up to about 3, with the scale behind them (`posexport.nn.rounded_cache`)
+        ends = np.broadcast_to([64, -12], (*shape[:-1], 2))
+        return np.concatenate([rng.integers(-127, 128, (*shape[:-1], shape[-1] - 2)), ends], -1).astype(spec.dtype)
     if spec.role == "cache":
         return rng.standard_normal(shape).astype(spec.dtype)
     if spec.role == "blocks":

@@ -2,8 +2,6 @@
 
 Shape letters: B batch, G KV heads, P past tokens, M slots of a static cache, T new tokens, S past and new tokens, D
 head size.
-
-Shape letters: B batch, G KV heads, T new tokens, S past and new tokens, D head size.
 """
 
 from abc import ABC, abstractmethod
@@ -20,6 +18,7 @@ from posexport.base.spec import CAPACITY, PAST, SEQUENCE, TOTAL
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.graph.ops.cache import read_slots, write_slots
+from posexport.nn.rounded_cache import restored, rounded
 
 #: keys and values of a layer, [B, G, S, D]
 KeysAndValues = tuple[Tensor, Tensor]
@@ -103,10 +102,13 @@ class Caching:
 
     ``at-write``: once, before they are kept, by the frequencies of that call. ``at-read``: kept as they are and rotated
     in every call, all by that call's frequencies. The two differ where frequencies depend on the length.
+
+    ``rounds``: keys and values are kept in 8 bits (`posexport.nn.rounded_cache`).
     """
 
     cache: Cache = field(default_factory=DynamicCache)
     rotation: RotationName = "at-write"
+    rounds: bool = False
 
 
 def widened(x: Tensor, size: int) -> Tensor:
@@ -173,13 +175,16 @@ class Reach:
         at_write = self.caching.rotation == "at-write"
         if at_write:
             k_BGTD = encoding.rotate(k_BGTD, self.queries, "key")
+        dtype = k_BGTD.dtype
+        if self.caching.rounds:
+            k_BGTD, v_BGTD = rounded(k_BGTD, v_BGTD)
         present, buffers, read = (k_BGTD, v_BGTD), None, (k_BGTD, v_BGTD)
         if past is not None:
             cache = self.caching.cache
             present = (cache.write(past[0], k_BGTD, self.queries), cache.write(past[1], v_BGTD, self.queries))
             read = (cache.read(present[0], self.keys), cache.read(present[1], self.keys))
-            buffers = present if cache.static and at_write else None
-        k_BGSD, v_BGSD = read
+            buffers = present if cache.static and at_write and not self.caching.rounds else None
+        k_BGSD, v_BGSD = (restored(x, dtype) for x in read) if self.caching.rounds else read
         if not at_write:
             k_BGSD = encoding.rotate(k_BGSD, self.keys, "key")
         return Kept(k_BGSD, v_BGSD, present, buffers)

@@ -27,7 +27,7 @@ from posexport.base.spec import (
     LengthContract,
     neutral,
 )
-from posexport.base.targets.dtypes import BFLOAT16, BY_NAME
+from posexport.base.targets.dtypes import BFLOAT16, BY_NAME, INT8
 from posexport.errors import PosexportError
 from posexport.run.bundle.manifest import Manifest
 from posexport.run.tokenizer.fits import sentence
@@ -136,7 +136,7 @@ def _array(spec: InputSpec, value: Any) -> Array:
         "values": ("fiu", "real numbers"),
         "points": ("fiu", "points in pixels"),
         "boxes": ("iu" if spec.dtype.startswith("int") else "fiu", "edges of boxes"),
-        **dict.fromkeys(CARRIED, ("f", "real numbers")),
+        **dict.fromkeys(CARRIED, ("i", "what a call gave") if spec.dtype == INT8.name else ("f", "real numbers")),
         "mask": ("iub", "0 and 1 as integers"),
     }.get("mask" if spec.role in ("flags", "blocks") else spec.role, ("iu", "integers"))
     is_real = array.dtype.kind == "f" or array.dtype.name == BFLOAT16.name

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from posexport.base.options.recipe import CacheName, Recipe, RotationName
+from posexport.base.options.recipe import CacheName, CachePrecision, Recipe, RotationName
 from posexport.base.spec import Beyond
 from posexport.encodings.beyond import extend as extend_encodings
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.definition import Definition
+from posexport.models.forward_decoder import ForwardDecoder
 from posexport.nn.caching import CACHES, Caching
 from posexport.run.tokenizer.byte_pair import with_tokenizer
 from posexport.sources.layer_outputs import with_outputs
@@ -87,18 +88,27 @@ def _extended(source: Source, beyond: Beyond, max_length: int | None) -> nn.Modu
     return module
 
 
-def with_kv_cache(source: Source, cache: CacheName, rotation: RotationName) -> Source:
+def with_kv_cache(
+    source: Source, cache: CacheName, rotation: RotationName, precision: CachePrecision = "model"
+) -> Source:
     """A source with the KV cache that was chosen; its module shares its weights with the old one's.
 
     Raises:
         PosexportError: the source is no decoder with a KV cache, or its encoding rotates nothing.
     """
-    if (cache, rotation) == ("dynamic", "at-write"):
+    if (cache, rotation, precision) == ("dynamic", "at-write", "model"):
         return source
     option = f"--cache {cache}" if cache != "dynamic" else f"--rotation {rotation}"
+    if precision != "model":
+        option = f"--cache-precision {precision}"
     module = source.module
     if not isinstance(module, Definition) or not source.limits.kv_cache:
         raise PosexportError(f"{option} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
+    if precision == "int8" and isinstance(module, ForwardDecoder):
+        raise PosexportError(
+            f"{option} rounds keys and values where a layer writes them, and the KV cache of {source.name} is inserted "
+            "into its graph; use posexport.nn.Attention in its layers, or leave it out"
+        )
     module = copy_with_same_weights(module)
     decoders: list[Any] = [submodule for submodule in module.modules() if _keeps_a_cache(submodule)]
     if rotation == "at-read" and not any(type(e).rotate is not Encoding.rotate for d in decoders for e in d.encodings):
@@ -106,7 +116,7 @@ def with_kv_cache(source: Source, cache: CacheName, rotation: RotationName) -> S
             f"--rotation at-read has nothing to do: no layer of {source.name} rotates keys; leave it out"
         )
     for decoder in decoders:
-        decoder.caching = Caching(CACHES[cache](), rotation)
+        decoder.caching = Caching(CACHES[cache](), rotation, rounds=precision == "int8")
     # position ids end where the inputs do
     limit = source.limits.max_length
     inputs = [msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in module.inputs]
@@ -134,7 +144,7 @@ def prepare(
     source = load_source(argument, options)
     if recipe is not None:
         source = with_limit(source, recipe.beyond, recipe.max_length)
-        source = with_kv_cache(source, recipe.cache, recipe.rotation)
+        source = with_kv_cache(source, recipe.cache, recipe.rotation, recipe.cache_precision)
         source = with_outputs(source, recipe.outputs or ())
         source = with_static_sizes(source, sizes_of(recipe.static_sizes or ()))
         source = with_int32(source) if recipe.int32 else source

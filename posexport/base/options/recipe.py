@@ -37,6 +37,7 @@ def layout_names() -> tuple[str, ...]:
 
 
 CacheName = Literal["dynamic", "static"]
+CachePrecision = Literal["model", "int8"]
 RotationName = Literal["at-write", "at-read"]
 #: which computation of a checkpoint is converted
 DefinitionName = Literal["paper", "released", "transformers"]
@@ -99,6 +100,14 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
             help="KV cache of a decoder: dynamic is reallocated each step, static is a fixed-size buffer.",
         ),
     ] = "dynamic"
+    cache_precision: Annotated[
+        CachePrecision,
+        Option(
+            group=LENGTHS,
+            help="Numbers of the KV cache: the model's, or int8 with a scale for each token and head, a quarter of "
+            "the memory.",
+        ),
+    ] = "model"
     rotation: Annotated[
         RotationName,
         Option(

@@ -71,8 +71,11 @@ BFLOAT16 = DType(
     precision="bf16",
     eps=2.0**-7,
 )
+#: of a KV cache in 8 bits
+INT8 = DType(name="int8", onnx="INT8", ort="int8", safetensors="I8", in_bundles=True)
 DTYPES = (
     INT64,
+    INT8,
     FLOAT32,
     DType(
         name="float16",

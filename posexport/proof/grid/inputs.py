@@ -34,6 +34,7 @@ from posexport.base.spec import (
     compared_outputs,
     masked_axis,
 )
+from posexport.base.targets.dtypes import INT8
 from posexport.errors import PosexportError
 from posexport.graph.lowering.blocks import BLOCK
 from posexport.proof.criterion import Array, rows
@@ -233,6 +234,8 @@ def unused_slots(values: Array, kind: str) -> Array:
     """``values`` as unused slots of one of `UNUSED` hold them."""
     if kind == "values":
         return values
+    if values.dtype == INT8.numpy:  # exponents of scales too, which no table has
+        return np.full_like(values, 127 if kind == "large" else -128)
     if kind == "infinite":
         return np.where(values > 1, np.inf, np.where(values < -1, -np.inf, values))
     return np.full_like(values, np.nan if kind == "nan" else _LARGE)

@@ -20,7 +20,7 @@ from posexport.base.example_inputs import random_ids
 from posexport.base.refusal import Refusal
 from posexport.base.spec import BATCH, CAPACITY, LOGITS, PAST, InputSpec, LengthContract, Limits, compared_outputs
 from posexport.proof.criterion import Array, measure
-from posexport.proof.grid.inputs import Feeds, draw
+from posexport.proof.grid.inputs import Feeds, draw, unused_slots
 from posexport.proof.grid.point import GridPoint
 from posexport.proof.proof import Outcome, Proof, Run
 from posexport.proof.report.points import Invariant
@@ -210,14 +210,12 @@ def in_one_call(
 def _empty(decoder: DecoderInterface, ids: Ids, room: int = 0) -> Feeds:
     """An empty cache with room for ``ids`` and ``room`` more tokens: what a static one contains must not matter."""
     sizes = {BATCH: len(ids), PAST: 0, CAPACITY: ids.shape[1] + room}
-    return {
-        spec.name: np.full(
-            [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes],
-            0 if spec.role == "state" else np.nan,
-            spec.dtype,
-        )
+    zeros = {
+        spec.name: np.zeros([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes], spec.dtype)
         for spec in decoder.past
     }
+    states = {spec.name for spec in decoder.past if spec.role == "state"}
+    return {name: array if name in states else unused_slots(array, "nan") for name, array in zeros.items()}
 
 
 def _with_wide_mask(run: Run, decoder: DecoderInterface, feeds: Feeds) -> list[Array]:

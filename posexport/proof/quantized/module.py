@@ -16,15 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from posexport.nn.ties import tie_shift
 from posexport.proof.quantized.match import Matched
 from posexport.proof.quantized.records import Array, FloatProduct, Rounding, StoredError, Use
 from posexport.proof.references.precision_copy import ORIGIN
 
 #: rows up to this magnitude count as zeros
 _TINY = 1e-30
-#: of a step: so much float32 runs are shifted before they are rounded. Where a graph falls to the other side of a tie
-#: is chance; PyTorch's float32 run, which sets tolerances, must not be spared by luck at a few points
-TIES = 2.0**-11
 
 
 def rounded(x: Tensor, how: Rounding) -> Tensor:
@@ -32,7 +30,7 @@ def rounded(x: Tensor, how: Rounding) -> Tensor:
     if how.kind == "exact":
         return x
     wide = x if x.dtype == torch.float64 else x.float()
-    shift = 0.0 if x.dtype == torch.float64 else _shift(wide)
+    shift = tie_shift(wide)
     if how.kind == "static":
         zero, step = how.zero, torch.tensor(how.step, dtype=wide.dtype)
         result = (torch.clamp(torch.round(wide / step + shift) + zero, 0, 255) - zero) * step
@@ -41,13 +39,6 @@ def rounded(x: Tensor, how: Rounding) -> Tensor:
     else:
         result = _blocks(wide, how.size, shift)
     return result.to(x.dtype)
-
-
-def _shift(x: Tensor) -> float:
-    """Up to `TIES` up or down, by the bits of ``x``: two runs that should agree, as with other neighbours, differ."""
-    bits = int(x.contiguous().view(torch.int32).sum(dtype=torch.int64))
-    # the golden ratio of 2^32 spreads also sums with zeros in the low bits, as in bfloat16
-    return TIES * ((bits * 0x9E3779B1 >> 28) % 16 - 7.5) / 7.5
 
 
 def _rows(x: Tensor, zero: int, shift: float) -> Tensor:
