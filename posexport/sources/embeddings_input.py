@@ -1,0 +1,115 @@
+"""``--input embeddings``: a source whose graph takes embeddings, behind one that makes them of token ids."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from posexport.base.spec import InputSpec
+from posexport.errors import PosexportError
+from posexport.models.decoder import Decoder
+from posexport.models.embeddings_input import EmbeddingsInput, TokenTable
+from posexport.models.forward_decoder import ForwardDecoder
+from posexport.nn.adapted import AdaptedEmbedding
+from posexport.sources.example import axis_sizes, example
+from posexport.sources.memory_mapped import copy_with_same_weights
+from posexport.sources.source import Source
+
+_M = TypeVar("_M", bound=nn.Module)
+#: the largest difference of outputs, as a share of the largest output, between a call with ids and one with embeddings
+_ROUNDING = 1e-4
+
+
+def with_embeddings(source: Source) -> Source:
+    """The source as two graphs; its module shares weights with the old one's.
+
+    Raises:
+        PosexportError: it is several graphs already, or reads its ids in other places than one table of embeddings.
+    """
+    module = source.module
+    if source.parts:
+        files = ", ".join(part.file for part in source.part_specs)
+        raise PosexportError(f"--input embeddings is for models of one graph, {source.name} is {files}: leave it out")
+    if isinstance(module, ForwardDecoder):
+        raise PosexportError(
+            f"--input embeddings: the KV cache of {source.name} is inserted by a graph pass, which reads ids; leave it "
+            "out"
+        )
+    if source.inputs[0].name != "input_ids":
+        raise PosexportError(f"--input embeddings is for models of texts, {source.name} takes {source.inputs[0].name}")
+    module, table = with_table(module, source.inputs, source.limits.trace_sizes, f"--input embeddings of {source.name}")
+    split = EmbeddingsInput(module, table)
+    return msgspec.structs.replace(
+        source, module=split.eval(), outputs=[*source.outputs, split.outputs[-1]], parts=split.parts
+    )
+
+
+def with_table(module: _M, inputs: list[InputSpec], traced: Mapping[str, int], what: str) -> tuple[_M, TokenTable]:
+    """A copy of ``module`` that takes embeddings in the place of ids too, and its table of them; weights are shared.
+
+    ``traced``: sizes of axes of a call. ``what``: names it in messages.
+
+    Raises:
+        PosexportError: it reads its ids in other places than one table of embeddings.
+    """
+    given = example(inputs, axis_sizes(inputs, traced))
+    copy = copy_with_same_weights(module)
+    expected = _called(copy, given)
+    table = _replaced(copy, given, what)
+    why = f"{what}: it reads ids for more than their embeddings, which do not determine its outputs; leave it out"
+    try:
+        got = _called(copy, {**given, "input_ids": table(given["input_ids"])})
+    except (IndexError, RuntimeError, TypeError, ValueError) as err:
+        raise PosexportError(why) from err
+    if not all(_agree(*pair) for pair in zip(got, expected, strict=True)):
+        raise PosexportError(why)
+    return copy, table
+
+
+def _called(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    with torch.no_grad():
+        outputs: tuple[Tensor, ...] = module(**inputs)
+    return outputs
+
+
+def _agree(got: Tensor, expected: Tensor) -> bool:
+    if not expected.is_floating_point() or not expected.numel():
+        return torch.equal(got, expected)
+    return got.shape == expected.shape and bool((got - expected).abs().max() <= _ROUNDING * expected.abs().max())
+
+
+def _replaced(module: nn.Module, inputs: Mapping[str, Tensor], what: str) -> TokenTable:
+    """The table that ``module`` looks its ids up in, put in the place of the `nn.Embedding` in it."""
+    tables = _tables(module, inputs)
+    if len(tables) != 1:
+        raise PosexportError(f"{what}: it needs one table of token embeddings, and has {len(tables)}; leave it out")
+    ((path, embedding),) = tables.items()
+    if isinstance(embedding, AdaptedEmbedding):
+        raise PosexportError(f"{what}: an adapter changes the token embeddings; leave --adapters out")
+    owner, scale = module.get_submodule(path.rpartition(".")[0]), 1.0
+    if isinstance(owner, Decoder) and owner.config.embedding.scaled_table:
+        scale, owner.scale = owner.scale, 1.0
+    table = TokenTable(embedding, scale)
+    setattr(owner, path.rpartition(".")[2], table)
+    return table
+
+
+def _tables(module: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, nn.Embedding]:
+    """The embeddings that a call reads its ids with, by their paths."""
+    found: dict[str, nn.Embedding] = {}
+
+    def note(path: str, embedding: nn.Embedding, ids: Tensor) -> None:
+        if torch.equal(ids, inputs["input_ids"]):
+            found[path] = embedding
+
+    hooks = [
+        each.register_forward_pre_hook(lambda each, args, path=path: note(path, each, args[0]))
+        for path, each in module.named_modules()
+        if isinstance(each, nn.Embedding)
+    ]
+    _called(module, inputs)
+    for hook in hooks:
+        hook.remove()
+    return found
