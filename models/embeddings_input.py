@@ -29,7 +29,7 @@ class TokenTable(nn.Module):
         self.table, self.scale = table, scale
 
     @property
-    def weight(self) -> nn.Parameter:
+    def weight(self) -> Tensor:
         """The table's, by the name that code of models reads."""
         return self.table.weight
 

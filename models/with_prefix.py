@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from posexport.base.spec import InputSpec, LengthContract, OutputSpec
-from posexport.models.cached_decoder import pairs
+from posexport.models.cached_decoder import flat
+from posexport.models.decoder import Decoder
 from posexport.models.definition import AroundDefinition, Definition
+from posexport.models.layer_outputs import stack_of
 from posexport.nn.caching import KeysAndValues
 
 
@@ -31,8 +33,20 @@ class WithPrefix(AroundDefinition):
 
     def __init__(self, model: Definition, prefix: Sequence[KeysAndValues]) -> None:
         super().__init__(model)
-        self.prefix = nn.ModuleList(Prefix(*layer) for layer in prefix)
+        made = [Prefix(*layer) for layer in prefix]
         self.virtual = prefix[0][0].shape[2]
+        stack = stack_of(model)
+        if not isinstance(stack, Decoder):
+            self.prefix = nn.ModuleList(made)
+            return
+        # so that a model of a few of the layers has theirs alone
+        for layer, one in zip(stack.layers, made, strict=True):
+            layer.prefix = one
+
+    @property
+    def constants(self) -> list[KeysAndValues]:
+        """The keys and values of every layer."""
+        return [(each.key, each.value) for each in self.modules() if isinstance(each, Prefix)]
 
     @property
     def inputs(self) -> list[InputSpec]:
@@ -61,17 +75,16 @@ class WithPrefix(AroundDefinition):
         **named: Tensor,
     ) -> tuple[Tensor, ...]:
         rows, virtual = input_ids.shape[0], self.virtual
-        past = pairs([*past_key_values, *named.values()])
+        past = [*past_key_values, *named.values()]
         # virtual tokens are no padding, and are before all others
         if attention_mask is None:
-            read = past[0][0].shape[2] if past else 0
+            read = past[0].shape[2] if past else 0
             attention_mask = input_ids.new_ones(rows, read + input_ids.shape[1])
         mask_BS = torch.cat((attention_mask.new_ones(rows, virtual), attention_mask), 1)
         before: list[Tensor] = []
-        for index, layer in enumerate(self.prefix):
-            for number, constant in enumerate((layer.key, layer.value)):
-                x_BGND = constant.expand(rows, -1, -1, -1)
-                before.append(torch.cat((x_BGND, past[index][number]), 2) if past else x_BGND)
+        for index, constant in enumerate(flat(self.constants)):
+            x_BGND = constant.expand(rows, -1, -1, -1)
+            before.append(torch.cat((x_BGND, past[index]), 2) if past else x_BGND)
         positions = {}
         if position_ids is not None:
             positions["position_ids"] = torch.where(position_ids < 0, position_ids, position_ids + virtual)

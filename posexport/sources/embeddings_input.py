@@ -1,6 +1,6 @@
 """``--input embeddings``: a source whose graph takes embeddings, behind one that makes them of token ids."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -11,7 +11,7 @@ from posexport.base.spec import InputSpec
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.models.embeddings_input import EmbeddingsInput, TokenTable
-from posexport.models.forward_decoder import ForwardDecoder
+from posexport.models.forward_decoder import IDS, ForwardDecoder
 from posexport.nn.adapted import AdaptedEmbedding
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.memory_mapped import copy_with_same_weights
@@ -37,7 +37,7 @@ def with_embeddings(source: Source) -> Source:
             f"--input embeddings: the KV cache of {source.name} is inserted by a graph pass, which reads ids; leave it "
             "out"
         )
-    if source.inputs[0].name != "input_ids":
+    if source.inputs[0].name != IDS:
         raise PosexportError(f"--input embeddings is for models of texts, {source.name} takes {source.inputs[0].name}")
     module, table = with_table(module, source.inputs, source.limits.trace_sizes, f"--input embeddings of {source.name}")
     split = EmbeddingsInput(module, table)
@@ -56,11 +56,16 @@ def with_table(module: _M, inputs: list[InputSpec], traced: Mapping[str, int], w
     """
     given = example(inputs, axis_sizes(inputs, traced))
     copy = copy_with_same_weights(module)
-    expected = _called(copy, given)
-    table = _replaced(copy, given, what)
-    why = f"{what}: it reads ids for more than their embeddings, which do not determine its outputs; leave it out"
+    expected, tables = _called(copy, given)
+    if len(tables) != 1:
+        raise PosexportError(f"{what}: one table of token embeddings is needed, the model has {len(tables)}; give ids")
+    ((path, embedding),) = tables.items()
+    if isinstance(embedding, AdaptedEmbedding):
+        raise PosexportError(f"{what}: an adapter changes the token embeddings; leave --adapters out")
+    table = _replaced(copy, path, embedding)
+    why = f"{what}: the model reads ids for more than their embeddings, which do not decide its outputs; give ids"
     try:
-        got = _called(copy, {**given, "input_ids": table(given["input_ids"])})
+        got, _ = _called(copy, {**given, IDS: table(given[IDS])})
     except (IndexError, RuntimeError, TypeError, ValueError) as err:
         raise PosexportError(why) from err
     if not all(_agree(*pair) for pair in zip(got, expected, strict=True)):
@@ -68,10 +73,26 @@ def with_table(module: _M, inputs: list[InputSpec], traced: Mapping[str, int], w
     return copy, table
 
 
-def _called(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    with torch.no_grad():
-        outputs: tuple[Tensor, ...] = module(**inputs)
-    return outputs
+def _called(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Sequence[Tensor], dict[str, nn.Embedding]]:
+    """The outputs of a call, and the embeddings that it looks its ids up in, by their paths."""
+    found: dict[str, nn.Embedding] = {}
+
+    def note(path: str, embedding: nn.Embedding, ids: Tensor) -> None:
+        if torch.equal(ids, inputs[IDS]):
+            found[path] = embedding
+
+    hooks = [
+        each.register_forward_pre_hook(lambda each, args, path=path: note(path, each, args[0]))
+        for path, each in module.named_modules()
+        if isinstance(each, nn.Embedding)
+    ]
+    try:
+        with torch.no_grad():
+            outputs: Sequence[Tensor] = module(**inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return outputs, found
 
 
 def _agree(got: Tensor, expected: Tensor) -> bool:
@@ -80,36 +101,12 @@ def _agree(got: Tensor, expected: Tensor) -> bool:
     return got.shape == expected.shape and bool((got - expected).abs().max() <= _ROUNDING * expected.abs().max())
 
 
-def _replaced(module: nn.Module, inputs: Mapping[str, Tensor], what: str) -> TokenTable:
-    """The table that ``module`` looks its ids up in, put in the place of the `nn.Embedding` in it."""
-    tables = _tables(module, inputs)
-    if len(tables) != 1:
-        raise PosexportError(f"{what}: it needs one table of token embeddings, and has {len(tables)}; leave it out")
-    ((path, embedding),) = tables.items()
-    if isinstance(embedding, AdaptedEmbedding):
-        raise PosexportError(f"{what}: an adapter changes the token embeddings; leave --adapters out")
-    owner, scale = module.get_submodule(path.rpartition(".")[0]), 1.0
+def _replaced(module: nn.Module, path: str, embedding: nn.Embedding) -> TokenTable:
+    """A `TokenTable` in the place of ``embedding`` in ``module``; a factor that is the table's goes along."""
+    parent, _, name = path.rpartition(".")
+    owner, scale = module.get_submodule(parent), 1.0
     if isinstance(owner, Decoder) and owner.config.embedding.scaled_table:
         scale, owner.scale = owner.scale, 1.0
     table = TokenTable(embedding, scale)
-    setattr(owner, path.rpartition(".")[2], table)
+    setattr(owner, name, table)
     return table
-
-
-def _tables(module: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, nn.Embedding]:
-    """The embeddings that a call reads its ids with, by their paths."""
-    found: dict[str, nn.Embedding] = {}
-
-    def note(path: str, embedding: nn.Embedding, ids: Tensor) -> None:
-        if torch.equal(ids, inputs["input_ids"]):
-            found[path] = embedding
-
-    hooks = [
-        each.register_forward_pre_hook(lambda each, args, path=path: note(path, each, args[0]))
-        for path, each in module.named_modules()
-        if isinstance(each, nn.Embedding)
-    ]
-    _called(module, inputs)
-    for hook in hooks:
-        hook.remove()
-    return found

@@ -62,7 +62,7 @@ def test_the_second_graph_reads_what_transformers_calls_inputs_embeds(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("esm-formaskedlm", "it reads ids for more than their embeddings"),
+        ("esm-formaskedlm", "the model reads ids for more than their embeddings"),
         ("t5-forconditionalgeneration", "is for models of one graph, .* is .*decoder"),
         ("vit-model", "is for models of texts, .* takes pixel_values"),
     ],

@@ -39,10 +39,11 @@ def expected(model: Any, x_BTC: Tensor, mask_BT: Tensor, **options: Any) -> list
         pad_token_id=0,
         **options,
     )
-    return tokens.tolist()  # type: ignore[no-any-return]
+    return tokens.tolist()
 
 
 @pytest.mark.all
+@pytest.mark.filterwarnings("ignore:Passing `repetition_penalty`")
 @pytest.mark.parametrize(
     ("kind", "definition"), [("Llama", "paper"), ("Llama", "transformers"), ("Gemma", "paper"), ("Granite", "paper")]
 )
