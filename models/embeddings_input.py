@@ -1,6 +1,6 @@
-"""A model of texts as two graphs: its table of token embeddings, and all that is computed of them.
+"""A text model as two graphs: the token embedding, and the layers and head that read ``inputs_embeds``.
 
-A call may begin with the second one: with a soft prompt, or with states of another encoder, in the place of tokens.
+A call can start at the second graph, with a soft prompt or the hidden states of another encoder.
 
 Shape letters: B batch, T tokens, C channels of the table.
 """
@@ -19,9 +19,9 @@ EMBED_FILE, DECODER_FILE = "embed_tokens.onnx", "decoder_model_merged.onnx"
 
 
 class TokenTable(nn.Module):
-    """Maps ids [B, T] to embeddings [B, T, C]; embeddings in the place of ids stay as they are.
+    """Maps ids [B, T] to embeddings [B, T, C]; floating-point inputs are embeddings already and are returned.
 
-    ``scale``: a factor of the embeddings, which those in the place of ids have already.
+    ``scale``: a factor of the looked-up embeddings.
     """
 
     def __init__(self, table: nn.Embedding, scale: float = 1.0) -> None:
@@ -41,7 +41,7 @@ class TokenTable(nn.Module):
 
 
 class _Embed(nn.Module):
-    """The first graph."""
+    """Maps token ids to embeddings, as the first graph."""
 
     def __init__(self, table: TokenTable) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _Embed(nn.Module):
 
 
 class _AfterEmbeddings(nn.Module):
-    """The second graph: ``model``, whose `TokenTable` gets embeddings."""
+    """Calls ``model`` with embeddings, which its `TokenTable` returns unchanged, as the second graph."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class _AfterEmbeddings(nn.Module):
 
 
 class EmbeddingsInput(AroundDefinition):
-    """``model``, whose token embeddings are ``table``, as two graphs; the embeddings are an output too."""
+    """``model`` with the token embedding ``table``, as two graphs; the embeddings are an additional output."""
 
     def __init__(self, model: Any, table: TokenTable) -> None:
         super().__init__(model)
@@ -102,26 +102,26 @@ class EmbeddingsInput(AroundDefinition):
 
     @property
     def parts(self) -> list[Part]:
-        tokens, *others = self.inputs
+        tokens, *rest = self.inputs
         embeds = InputSpec(name=EMBEDS, dtype=MODEL_DTYPE.name, axes=self._embeds.axes, role="values")
-        file = DECODER_FILE if any(spec.role in CARRIED for spec in others) else MODEL
+        file = DECODER_FILE if any(spec.role in CARRIED for spec in rest) else MODEL
         return [
-            _part(EMBED_FILE, _Embed(self.table), [tokens], [self._embeds]),
-            _part(file, _AfterEmbeddings(self.model), [embeds, *others], list(self.model.outputs)),
+            _graph(EMBED_FILE, _Embed(self.table), [tokens], [self._embeds]),
+            _graph(file, _AfterEmbeddings(self.model), [embeds, *rest], list(self.model.outputs)),
         ]
 
-    def forward(self, input_ids: Tensor, **others: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, input_ids: Tensor, **tensors: Tensor) -> tuple[Tensor, ...]:
         x_BTC = self.table(input_ids)
-        return (*self.model(input_ids=x_BTC, **others), x_BTC)
+        return (*self.model(input_ids=x_BTC, **tensors), x_BTC)
 
 
-def _part(file: str, module: nn.Module, inputs: list[InputSpec], outputs: list[OutputSpec]) -> Part:
+def _graph(file: str, module: nn.Module, inputs: list[InputSpec], outputs: list[OutputSpec]) -> Part:
     """A graph in ``file`` with the names of the whole model."""
     spec = PartSpec(
         file=file,
         inputs=inputs,
         outputs=outputs,
-        input_names={each.name: each.name for each in inputs},
-        output_names={each.name: each.name for each in outputs},
+        input_names={input_.name: input_.name for input_ in inputs},
+        output_names={output.name: output.name for output in outputs},
     )
     return Part(spec, module.eval())

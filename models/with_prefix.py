@@ -1,7 +1,7 @@
-"""A decoder behind virtual tokens, which every row has before its own: prompt tuning, P-tuning and prefix tuning.
+"""A decoder with virtual tokens at the start of every row: prompt tuning, P-tuning and prefix tuning.
 
-Lester et al. (arXiv:2104.08691), Liu et al. (arXiv:2103.10385), Li and Liang (arXiv:2101.00190). No virtual token sees
-what a call has, so that their keys and values are constants. The KV cache of a call does not have them.
+Lester et al. (arXiv:2104.08691), Liu et al. (arXiv:2103.10385), Li and Liang (arXiv:2101.00190). Virtual
+tokens precede all inputs, so their keys and values are constants. They are not in the KV cache of a call.
 
 Shape letters: B batch, T new tokens, S past and new tokens, N virtual tokens, G KV heads, D head size.
 """
@@ -29,24 +29,24 @@ class Prefix(nn.Module):
 
 
 class WithPrefix(AroundDefinition):
-    """``model``, a decoder with a dynamic KV cache, behind ``prefix``: keys and values of every layer."""
+    """``model``, a decoder with a dynamic KV cache, and ``prefix``, keys and values for every layer."""
 
     def __init__(self, model: Definition, prefix: Sequence[KeysAndValues]) -> None:
         super().__init__(model)
-        made = [Prefix(*layer) for layer in prefix]
+        prefixes = [Prefix(*layer) for layer in prefix]
         self.virtual = prefix[0][0].shape[2]
         stack = stack_of(model)
         if not isinstance(stack, Decoder):
-            self.prefix = nn.ModuleList(made)
+            self.prefix = nn.ModuleList(prefixes)
             return
-        # so that a model of a few of the layers has theirs alone
-        for layer, one in zip(stack.layers, made, strict=True):
-            layer.prefix = one
+        # inside its layer, a reduced model (`posexport.proof.reduced`) keeps it with the layer
+        for layer, layer_prefix in zip(stack.layers, prefixes, strict=True):
+            layer.prefix = layer_prefix
 
     @property
     def constants(self) -> list[KeysAndValues]:
         """The keys and values of every layer."""
-        return [(each.key, each.value) for each in self.modules() if isinstance(each, Prefix)]
+        return [(module.key, module.value) for module in self.modules() if isinstance(module, Prefix)]
 
     @property
     def inputs(self) -> list[InputSpec]:
@@ -93,7 +93,7 @@ class WithPrefix(AroundDefinition):
 
 
 def shortened(limits: LengthContract, virtual: int) -> LengthContract:
-    """The limits of the tokens behind ``virtual`` ones."""
+    """Subtract the number of virtual tokens from the limits of a decoder."""
 
     def less(length: int | None) -> int | None:
         return None if length is None else length - virtual

@@ -1,4 +1,4 @@
-"""``--input embeddings``: a source whose graph takes embeddings, behind one that makes them of token ids."""
+"""``--input embeddings``: a source as two graphs, from ids to ``inputs_embeds`` and from these to the outputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -30,7 +30,7 @@ def with_embeddings(source: Source) -> Source:
     """
     module = source.module
     if source.parts:
-        files = ", ".join(part.file for part in source.part_specs)
+        files = ", ".join(graph.file for graph in source.part_specs)
         raise PosexportError(f"--input embeddings is for models of one graph, {source.name} is {files}: leave it out")
     if isinstance(module, ForwardDecoder):
         raise PosexportError(
@@ -47,16 +47,16 @@ def with_embeddings(source: Source) -> Source:
 
 
 def with_table(module: _M, inputs: list[InputSpec], traced: Mapping[str, int], what: str) -> tuple[_M, TokenTable]:
-    """A copy of ``module`` that takes embeddings in the place of ids too, and its table of them; weights are shared.
+    """A copy of ``module`` that also accepts embeddings as ``input_ids``, and its token embedding; weights are shared.
 
     ``traced``: sizes of axes of a call. ``what``: names it in messages.
 
     Raises:
         PosexportError: it reads its ids in other places than one table of embeddings.
     """
-    given = example(inputs, axis_sizes(inputs, traced))
+    tensors = example(inputs, axis_sizes(inputs, traced))
     copy = copy_with_same_weights(module)
-    expected, tables = _called(copy, given)
+    expected, tables = _called(copy, tensors)
     if len(tables) != 1:
         raise PosexportError(f"{what}: one table of token embeddings is needed, the model has {len(tables)}; give ids")
     ((path, embedding),) = tables.items()
@@ -65,7 +65,7 @@ def with_table(module: _M, inputs: list[InputSpec], traced: Mapping[str, int], w
     table = _replaced(copy, path, embedding)
     why = f"{what}: the model reads ids for more than their embeddings, which do not decide its outputs; give ids"
     try:
-        got, _ = _called(copy, {**given, IDS: table(given[IDS])})
+        got, _ = _called(copy, {**tensors, IDS: table(tensors[IDS])})
     except (IndexError, RuntimeError, TypeError, ValueError) as err:
         raise PosexportError(why) from err
     if not all(_agree(*pair) for pair in zip(got, expected, strict=True)):
@@ -75,16 +75,16 @@ def with_table(module: _M, inputs: list[InputSpec], traced: Mapping[str, int], w
 
 def _called(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Sequence[Tensor], dict[str, nn.Embedding]]:
     """The outputs of a call, and the embeddings that it looks its ids up in, by their paths."""
-    found: dict[str, nn.Embedding] = {}
+    tables: dict[str, nn.Embedding] = {}
 
     def note(path: str, embedding: nn.Embedding, ids: Tensor) -> None:
         if torch.equal(ids, inputs[IDS]):
-            found[path] = embedding
+            tables[path] = embedding
 
     hooks = [
-        each.register_forward_pre_hook(lambda each, args, path=path: note(path, each, args[0]))
-        for path, each in module.named_modules()
-        if isinstance(each, nn.Embedding)
+        submodule.register_forward_pre_hook(lambda embedding, args, path=path: note(path, embedding, args[0]))
+        for path, submodule in module.named_modules()
+        if isinstance(submodule, nn.Embedding)
     ]
     try:
         with torch.no_grad():
@@ -92,7 +92,7 @@ def _called(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Sequence[T
     finally:
         for hook in hooks:
             hook.remove()
-    return outputs, found
+    return outputs, tables
 
 
 def _agree(got: Tensor, expected: Tensor) -> bool:
@@ -102,7 +102,7 @@ def _agree(got: Tensor, expected: Tensor) -> bool:
 
 
 def _replaced(module: nn.Module, path: str, embedding: nn.Embedding) -> TokenTable:
-    """A `TokenTable` in the place of ``embedding`` in ``module``; a factor that is the table's goes along."""
+    """Replaces ``embedding`` in ``module`` by a `TokenTable`, which takes over a factor that belongs to the table."""
     parent, _, name = path.rpartition(".")
     owner, scale = module.get_submodule(parent), 1.0
     if isinstance(owner, Decoder) and owner.config.embedding.scaled_table:

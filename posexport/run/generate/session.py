@@ -22,7 +22,7 @@ from posexport.run.generate.file import Stated, read_stated
 from posexport.run.generate.loop import Model, generate
 from posexport.run.generate.resolve_options import resolve
 from posexport.run.generate.result import Generation, GenerationRules, Piece
-from posexport.run.given_embeddings import embeddings_input, given_embeddings
+from posexport.run.given_embeddings import embeddings_input, read_embeddings
 from posexport.run.kept_cache import KeptCache
 from posexport.run.logits.processor import Setting
 from posexport.run.prefill import recomputed_from
@@ -120,7 +120,7 @@ class Continuation:
         if isinstance(prompts, Mapping) and EMBEDS in prompts:
             if inputs.images is not None or inputs.decoder_prompts is not None:
                 raise PosexportError(f"{EMBEDS} are whole prompts; leave images and decoder_prompts out")
-            ids, pictures = given_embeddings(prompts, embeddings_input(manifest.parts), manifest.limits)
+            ids, pictures = read_embeddings(prompts, embeddings_input(manifest.parts), manifest.limits)
             request = Request(ids=ids, texts=self.texts() if TOKENIZER in manifest.files else None, context=ids)
         else:
             render = functools.partial(self.render, **inputs.chat_template_kwargs)
