@@ -76,11 +76,11 @@ CALLS: dict[str, tuple[Callable[[Session, Any], Any], list[Any]]] = {
     # what these read their inputs with; a bundle for each would have to be converted
     "predict": (lambda _, pairs: as_pairs(pairs), [("a", "b"), ("c", "d")]),
     "rank": (lambda _, pictures: as_pictures(pictures), ["a.png", "b.png"]),
-    "embed_tokens": (lambda session, ids: session.run({"input_ids": ids})["last_hidden_state"].tolist(), IDS),
     "prepare": (lambda _, sounds: as_list(sounds), ["a.wav", "b.wav"]),
 }
-#: methods that take no several inputs (one chat, nothing), and one of BGE-M3 (tests/checkpoints/test_bge_m3.py)
-ALONE = {"chat", "compute_score", "render_chat", "self_check"}
+#: methods that take no several inputs (one chat, nothing), `run` of one input, and one of BGE-M3
+#: (tests/checkpoints/test_bge_m3.py)
+ALONE = {"chat", "compute_score", "embed_tokens", "render_chat", "self_check"}
 
 
 def test_every_method_is_asked() -> None:
