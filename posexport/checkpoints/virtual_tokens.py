@@ -173,7 +173,7 @@ def _split(tokens: VirtualTokens, shapes: list[list[Any]]) -> list[KeysAndValues
             f"in {tokens.base.path} have {sum(sizes)}; give the model that they were trained for"
         )
     tensors = zip(torch.split(tokens.tensor, sizes, 1), shapes, strict=True)
-    return pairs([x.unflatten(1, (heads, size)).transpose(0, 1)[None] for x, (_, heads, _, size) in tensors])
+    return pairs([x.reshape(-1, heads, size).transpose(0, 1)[None] for x, (_, heads, _, size) in tensors])
 
 
 def _computed(decoder: CachedDecoder, model: Model, tokens: VirtualTokens) -> list[KeysAndValues]:
