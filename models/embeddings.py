@@ -25,6 +25,8 @@ class EmbeddingConfig(Config):
     width: Size | None = named("embedding", None)
     #: token embeddings are multiplied by this
     scale: Positive = named("embedding_scale", 1.0)
+    #: embeddings in the place of ids (`posexport.models.embeddings_input`) have the scale already; not in Granite
+    scaled_table: bool = named("embedding_scaled_table", True)
     norm: bool = named("embedding_norm", True)
     padding_id: int = 0
 

@@ -62,6 +62,8 @@ LOGITS = "logits"
 NUM_LOGITS = "num_logits_to_keep"
 #: the input that marks the tokens of a prompt, which some poolings exclude
 PROMPT_MASK = "prompt_mask"
+#: embeddings of tokens: an output of a graph and an input of the next, which a call may give in the place of ids
+EMBEDS = "inputs_embeds"
 #: the input with the LoRA adapter of each row; 0: none
 ADAPTERS = "adapter_ids"
 

@@ -174,8 +174,8 @@ def read(files: Directory, *, allow_pickle: bool) -> Adapter | None:
     """
     if files.find("config.json") is not None or files.find(CONFIG) is None:
         return None
-    settings = _settings(files)
-    base = _base(files, settings.get("base_model_name_or_path"))
+    settings = settings_of(files)
+    base = base_of(files, settings.get("base_model_name_or_path"))
     return _read(files, settings, base, tied=_is_tied(base), allow_pickle=allow_pickle)
 
 
@@ -188,19 +188,20 @@ def read_beside(folder: Path, base: Directory, *, allow_pickle: bool) -> Adapter
     files = Directory(folder)
     if files.find(CONFIG) is None:
         raise PosexportError(f"{folder} has no {CONFIG}; give the folder of a LoRA adapter as peft saves it")
-    return _read(files, _settings(files), base, tied=False, allow_pickle=allow_pickle)
+    return _read(files, settings_of(files), base, tied=False, allow_pickle=allow_pickle)
 
 
-def _settings(files: Directory) -> dict[str, Any]:
+def settings_of(files: Directory) -> dict[str, Any]:
+    """Returns the content of adapter_config.json."""
     settings = files.json(CONFIG)
     if not isinstance(settings, dict):
         raise PosexportError(f"{files.path}/{CONFIG} holds a {type(settings).__name__}; it must be a JSON object")
-    _check(f"{files.path}/{CONFIG}", settings)
     return settings
 
 
 def _read(files: Directory, settings: Mapping[str, Any], base: Directory, *, tied: bool, allow_pickle: bool) -> Adapter:
-    reader, path = _opened(files, allow_pickle=allow_pickle)
+    _check(f"{files.path}/{CONFIG}", settings)
+    reader, path = opened(files, allow_pickle=allow_pickle)
     tensors = {name: reader.read(name) for name in reader.shapes}
     if odd := [name for name, x in tensors.items() if not (x.is_floating_point() and bool(x.isfinite().all()))]:
         raise PosexportError(f"{path}: {odd[0]} holds other values than finite floating-point numbers")
@@ -231,7 +232,7 @@ def _check(label: str, settings: Mapping[str, Any]) -> None:
 _BY_PEFT = "merge it with peft, merge_and_unload() and save_pretrained(DIR), and convert DIR"
 
 
-def _base(files: Directory, named: object) -> Directory:
+def base_of(files: Directory, named: object) -> Directory:
     """The folder of the base model: by its name next to the adapter, else the path that the adapter states."""
     if isinstance(named, str) and named:
         folders = (files.path.resolve().parent / PurePath(named).name, Path(named))
@@ -249,7 +250,8 @@ def _base(files: Directory, named: object) -> Directory:
     )
 
 
-def _opened(files: Directory, *, allow_pickle: bool) -> tuple[Reader, Path]:
+def opened(files: Directory, *, allow_pickle: bool) -> tuple[Reader, Path]:
+    """The tensors of an adapter, and their file."""
     safe, pickled = files.find(_SAFE), files.find(_PICKLE)
     if safe is not None:
         return Safetensors(safe, f"{files.path}/{_SAFE}"), safe

@@ -12,6 +12,7 @@ from posexport.checkpoints import dropped
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import DEFINED, MAKERS, TRANSFORMERS, Maker, undefined
 from posexport.checkpoints.opened import Checkpoint, open_checkpoint
+from posexport.checkpoints.virtual_tokens import put_before
 from posexport.errors import PosexportError
 from posexport.sources.source import Source
 
@@ -75,6 +76,8 @@ def checkpoint_source(
             f"--adapters is for models of transformers, {checkpoint.config.label} is of another library: leave it out"
         )
     model = maker.make(checkpoint)
+    if checkpoint.virtual_tokens is not None:
+        model = put_before(model, checkpoint.virtual_tokens)
     if checkpoint.pooling is not None and checkpoint.pooling.labels:
         model = msgspec.structs.replace(model, labels=checkpoint.pooling.labels)
     dropped_weights = dropped.remarks(checkpoint.dropped)

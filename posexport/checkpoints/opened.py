@@ -25,6 +25,7 @@ from posexport.checkpoints import (
     sentence_transformers,
     setfit,
     unread_files,
+    virtual_tokens,
 )
 from posexport.checkpoints.adapter import Adapter
 from posexport.checkpoints.bundle_files import bundle_files
@@ -35,6 +36,7 @@ from posexport.checkpoints.packed.config import layout_of
 from posexport.checkpoints.pooling import Pooling
 from posexport.checkpoints.scoring import Answers, Ranker, read_cross_encoder
 from posexport.checkpoints.sentence_transformers import MODULES
+from posexport.checkpoints.virtual_tokens import VirtualTokens
 from posexport.checkpoints.weights import Weights, open_file, open_weights, sha256
 from posexport.errors import PosexportError
 
@@ -57,6 +59,7 @@ class Checkpoint:
         config: config.json.
         task: the requested task, or the one that the adapter or modules.json names; None: decided by the model's class.
         adapter: LoRA weights to merge into the model.
+        virtual_tokens: what is put before every row.
         adapters: LoRA weights beside the model, by their names.
         pooling: what makes vectors or scores of the model's states, where modules.json says it.
         answers: the tokens of a LogitScore module of modules.json.
@@ -71,6 +74,7 @@ class Checkpoint:
     config: Config
     task: str | None
     adapter: Adapter | None
+    virtual_tokens: VirtualTokens | None
     adapters: Mapping[str, Adapter]
     pooling: Pooling | None
     answers: Answers | None
@@ -116,7 +120,7 @@ class Checkpoint:
     @property
     def sha256(self) -> str:
         """The digest of all files that determine the model's weights and its head."""
-        paths = self.weights.files | ({} if self.adapter is None else self.adapter.files)
+        paths = self.weights.files | ({} if self._own is None else self._own.files)
         for name, each in self.adapters.items():
             paths |= {f"adapters/{name}/{file}": path for file, path in each.files.items()}
         head = [] if self.pooling is None else self.pooling.files
@@ -126,9 +130,14 @@ class Checkpoint:
     @property
     def bundle_files(self) -> dict[str, Path]:
         """Tokenizer and configuration files that a bundle takes over, by their names there; an adapter's go first."""
-        adapter_files = {} if self.adapter is None else bundle_files(self.folder, "")
+        adapter_files = {} if self._own is None else bundle_files(self.folder, "")
         files = bundle_files(self.files, self.below) | adapter_files
         return self._kind.bundle_files(Opened(self.files, self.config, files))
+
+    @property
+    def _own(self) -> Adapter | VirtualTokens | None:
+        """What ``folder`` has, where the model is in another one."""
+        return self.adapter or self.virtual_tokens
 
     @property
     def _kind(self) -> FolderKind:
@@ -167,9 +176,13 @@ def open_checkpoint(
         raise PosexportError(f"unknown task {task!r}; {did_you_mean_task(task, TASKS, 'known: ' + ', '.join(TASKS))}")
     files = opened = Directory(folder)
     # the model of an adapter is in another folder
-    adapted = adapter.read(files, allow_pickle=allow_pickle)
-    if adapted is not None:
-        files, task = adapted.base, task or adapted.task
+    virtual = virtual_tokens.read(files, allow_pickle=allow_pickle)
+    adapted = adapter.read(files, allow_pickle=allow_pickle) if virtual is None else None
+    own = virtual or adapted
+    if virtual is not None and adapters:
+        raise PosexportError(f"{folder} has virtual tokens, which --adapters cannot be beside; leave one of them out")
+    if own is not None:
+        files, task = own.base, task or own.task
     beside = {name: adapter.read_beside(at, files, allow_pickle=allow_pickle) for name, at in adapters.items()}
     # the head that modules.json describes
     static = model2vec_folder.is_model2vec(files)
@@ -190,12 +203,12 @@ def open_checkpoint(
         )
     remarks = module_keys.remarks(files) if pooling is not None or modules is not None else []
     remarks += [text for kind in folder_kinds().values() for text in kind.remarks(config.label, config.values)]
-    read = [path for each in (adapted, *beside.values()) if each is not None for path in each.files.values()]
+    read = [path for each in (own, *beside.values()) if each is not None for path in each.files.values()]
     if pooling is not None:
         read += [files.path / name for name in (*pooling.files, *pooling.weight_files, *pooling.replaced_files)]
     remarks += unread_files.remarks(_names(files, opened, read))
-    if adapted is not None:
-        remarks.append(adapted.remark)
+    if own is not None:
+        remarks.append(own.remark)
     return Checkpoint(
         folder=opened,
         files=files,
@@ -203,6 +216,7 @@ def open_checkpoint(
         config=config,
         task=task,
         adapter=adapted,
+        virtual_tokens=virtual,
         adapters=beside,
         pooling=pooling,
         answers=ranker.answers,

@@ -82,6 +82,7 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         "drop_weights": list(options.drop_weights),
         "outputs": list(options.outputs or ()) or msgspec.UNSET,
         "static_sizes": sizes_of(options.static_sizes) or msgspec.UNSET,
+        "input": options.input if options.input == "embeddings" else msgspec.UNSET,
         "int32": options.int32 or msgspec.UNSET,
         # NPUs know no functions
         "inline": options.inline or bool(options.static_sizes),

@@ -8,7 +8,7 @@ import msgspec
 from posexport.base.options import commands
 from posexport.base.options.check import check_options
 from posexport.base.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, PRECISION, PROOF, SOURCE, Option, StrPath
-from posexport.base.options.recipe import Recipe
+from posexport.base.options.recipe import InputName, Recipe
 from posexport.base.targets.precisions import FP32, INT4_BITS, STORED, PrecisionName, PrecisionOptions, for_each
 from posexport.errors import PosexportError
 from posexport.sources.load_options import LoadOptions
@@ -75,6 +75,13 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
     int32: Annotated[
         bool, Option(group=EXPERT, help="Integer inputs as int32, for NPUs and providers without int64.")
     ] = False
+    input: Annotated[
+        InputName,
+        Option(
+            group=GRAPH,
+            help="embeddings: the graph takes inputs_embeds, from embed_tokens.onnx or from you (soft prompts).",
+        ),
+    ] = "ids"
     precision: Annotated[
         PrecisionName | Sequence[PrecisionName],
         Option(

@@ -167,11 +167,11 @@ def looks_past(spec: InputSpec) -> bool:
 
 
 def sizes_of(inputs: Sequence[InputSpec], tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """The size of every named axis of ``tensors``."""
+    """The size of every named axis of ``tensors``; embeddings in the place of ids have one axis more."""
     return {
         axis: size
         for spec in inputs
-        for axis, size in zip(spec.axes, tensors[spec.name].shape, strict=True)
+        for axis, size in zip(spec.axes, tensors[spec.name].shape, strict=False)
         if isinstance(axis, str)
     }
 

@@ -14,6 +14,7 @@ from posexport.errors import PosexportError
 from posexport.run.cache import Cache, Ids, left_padded
 from posexport.run.feeds import limit_sentence
 from posexport.run.generate.config import GenerationConfig
+from posexport.run.logits.processor import NONE
 
 
 class Reader:
@@ -37,6 +38,7 @@ class Reader:
     def prompts(self, padding: int) -> NDArray[Any]:
         """Read the prompts, padded on the left, but for tokens that the cache has kept; the logits after, [B, V]."""
         ids_BT, keep_BT = (array[:, self.cache.slots :] for array in left_padded(self._prompts, padding))
+        ids_BT = np.where(ids_BT == NONE, padding, ids_BT)
         length = ids_BT.shape[1]
         ends = self.cache.chunk_ends(keep_BT, self._chunk or (length if self._at_once else None))
         for start, end in zip([0, *ends], ends, strict=False):

@@ -69,13 +69,13 @@ class Request:
     """Prompts as token ids and arrays.
 
     Attributes:
-        ids: token ids of every row.
+        ids: token ids of every row; `NONE` where the row has an embedding that is none of a token's.
         texts: the tokenizer, if completions become text.
         encoder_feeds: inputs by name that every call of the decoder has: an encoder's, adapters.
         row_ids: one for each row of the encoder feeds; rows with equal ids and row ids have equal completions.
         encoder_tokens: number of tokens that the encoder reads.
         context: token ids of the encoder for each row; for a decoder, of the prompt.
-        pictures: the pictures of the prompts.
+        pictures: the pictures of the prompts, or other embeddings in them.
     """
 
     ids: list[list[int]]
@@ -85,6 +85,9 @@ class Request:
     encoder_tokens: int = 0
     context: Sequence[Sequence[int]] = ()
     pictures: "Pictures | None" = None
+
+    def with_pictures(self, pictures: "Pictures") -> "Request":
+        return replace(self, pictures=pictures, row_ids=[row.key for row in pictures.rows])
 
     def with_adapters(self, feeds: Mapping[str, NDArray[Any]]) -> "Request":
         """With the adapter of each row, [B], by the name of its input; none: as it is."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.base.spec import CARRIED, NUM_LOGITS, InputSpec, OutputSpec, carried
+from posexport.base.spec import CARRIED, EMBEDS, NUM_LOGITS, InputSpec, OutputSpec, carried
 from posexport.base.targets.providers import PROVIDERS
 from posexport.errors import PosexportError
 from posexport.run.adapters import AdapterNames, adapter_feeds, names_of
@@ -22,6 +22,7 @@ from posexport.run.generate.config import GenerationConfig
 from posexport.run.generate.loop import drain
 from posexport.run.generate.result import Generation, Piece, Streamer
 from posexport.run.generate.session import Continuation
+from posexport.run.given_embeddings import embeddings_input
 from posexport.run.preparation import Processor, open_processor
 from posexport.run.requests import GenerationInputs, Prompts
 from posexport.run.scores import ScoreMethods
@@ -103,10 +104,12 @@ class Session(ScoreMethods):
         """
         names = self._chosen(outputs)
         computed = {name: np.asarray(inputs[name]) for name in self._chain.outputs & inputs.keys()}
+        embeddings = [embeddings_input(self._manifest.parts)] if EMBEDS in computed else []
         needed = self._chain.needs(names, computed)
         number = {NUM_LOGITS: number_of_logits(inputs[NUM_LOGITS])} if NUM_LOGITS in inputs.keys() & needed else {}
+        computed.pop(EMBEDS, None)
         inputs = {name: value for name, value in inputs.items() if name not in computed and name not in number}
-        specs = [spec for spec in self.inputs if spec.name in needed or spec.name in inputs]
+        specs = [*embeddings, *(spec for spec in self.inputs if spec.name in needed or spec.name in inputs)]
         feeds = {**prepare(inputs, specs, self._manifest.limits), **computed, **number}
         options = self._memory.options(
             feeds[spec.name] for spec in specs if spec.role not in CARRIED and spec.name in feeds
@@ -163,6 +166,12 @@ class Session(ScoreMethods):
         """
         return self._texts.tokenize(texts if isinstance(texts, str) else as_texts(texts)[0], truncate=truncate)
 
+    def embed_tokens(self, ids: Any) -> NDArray[Any]:
+        """The embeddings of ids [prompts, tokens], of a bundle with the graph ``embed_tokens.onnx``."""
+        embeddings_input(self._manifest.parts)
+        (tokens,) = (spec.name for spec in self.inputs if spec.role == "tokens")
+        return self.run({tokens: ids}, outputs=[EMBEDS])[EMBEDS]
+
     def run_texts(
         self,
         texts: Iterable[str],
@@ -179,9 +188,10 @@ class Session(ScoreMethods):
 
     def generate(
         self,
-        prompts: Prompts,
+        prompts: Prompts | None = None,
         config: GenerationConfig | None = None,
         *,
+        inputs_embeds: Any = None,
         images: Sequence[Any] | None = None,
         decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None = None,
         streamer: Streamer | None = None,
@@ -194,6 +204,8 @@ class Session(ScoreMethods):
         Args:
             prompts: a message has a ``role`` and ``content``; the bundle's chat template makes a prompt of each list of
                 messages. For an encoder-decoder, the inputs of the encoder, or arrays by their names.
+            inputs_embeds: in place of prompts, embeddings [prompts, tokens, channels] or a list of [tokens, channels];
+                with an ``attention_mask`` of padding both are ``prompts`` by name.
             config: sampling and stopping (`posexport.GenerationConfig`); fields that are not set follow the bundle's
                 generation_config.json, as in transformers' ``generate``.
             images: for each prompt the list of its pictures, as `prepare` takes them, in the order of the image tokens
@@ -217,7 +229,10 @@ class Session(ScoreMethods):
             >>> len(session.generate([[5, 2, 7], [9]], max_new_tokens=4).completions[1].tokens)
             4
         """
-        inputs = GenerationInputs.of(prompts, images, decoder_prompts, chat_template_kwargs, adapter)
+        if (prompts is None) == (inputs_embeds is None):
+            raise PosexportError("generate takes either prompts or inputs_embeds; give one of them")
+        given = {EMBEDS: inputs_embeds} if prompts is None else prompts
+        inputs = GenerationInputs.of(given, images, decoder_prompts, chat_template_kwargs, adapter)
         return drain(self._events(inputs, config, options, streams=streamer is not None), streamer)
 
     def stream(

@@ -14,8 +14,10 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.definition import Definition
 from posexport.models.forward_decoder import ForwardDecoder
+from posexport.models.with_prefix import WithPrefix
 from posexport.nn.caching import CACHES, Caching
 from posexport.run.tokenizer.byte_pair import with_tokenizer
+from posexport.sources.embeddings_input import with_embeddings
 from posexport.sources.layer_outputs import with_outputs
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
@@ -32,6 +34,8 @@ def with_limit(source: Source, beyond: Beyond, max_length: int | None) -> Source
         PosexportError: the choice does not fit the encoding, or the length does not fit the choice.
     """
     old = source.limits
+    if beyond != "error":
+        _check_no_prefix(source, f"--beyond {beyond}")
     if max_length is not None and max_length < old.min_length:
         raise PosexportError(f"--max-length {max_length} is below the model's smallest input, {old.min_length}")
     module, parts = source.module, source.parts
@@ -102,6 +106,7 @@ def with_kv_cache(
     if precision != "model":
         option = f"--cache-precision {precision}"
     module = source.module
+    _check_no_prefix(source, option)
     if not isinstance(module, Definition) or not source.limits.kv_cache:
         raise PosexportError(f"{option} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
     if precision == "int8" and isinstance(module, ForwardDecoder):
@@ -126,6 +131,14 @@ def with_kv_cache(
     )
 
 
+def _check_no_prefix(source: Source, option: str) -> None:
+    if isinstance(source.module, WithPrefix):
+        raise PosexportError(
+            f"{option} would change the keys of the virtual tokens before {source.name}, which are constants; leave it "
+            "out"
+        )
+
+
 def _keeps_a_cache(submodule: nn.Module) -> bool:
     """Whether ``submodule.caching`` can be set; of a model it is a property that reads its decoder's."""
     return hasattr(submodule, "caching") and not isinstance(getattr(type(submodule), "caching", None), property)
@@ -146,6 +159,7 @@ def prepare(
         source = with_limit(source, recipe.beyond, recipe.max_length)
         source = with_kv_cache(source, recipe.cache, recipe.rotation, recipe.cache_precision)
         source = with_outputs(source, recipe.outputs or ())
+        source = with_embeddings(source) if recipe.input == "embeddings" else source
         source = with_static_sizes(source, sizes_of(recipe.static_sizes or ()))
         source = with_int32(source) if recipe.int32 else source
     if tokenizer is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.base.sizes import samples
-from posexport.base.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits, OutputSpec
+from posexport.base.spec import BATCH, EMBEDS, SAMPLES, SEQUENCE, Axis, InputSpec, Limits, OutputSpec
 from posexport.base.system.user_code import is_external
 from posexport.base.tasks.registry import TASKS
 from posexport.base.tasks.task import ANY, Task
@@ -88,6 +88,8 @@ class TransformersModule(nn.Module):
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         self.add_positions(tensors)
+        if IDS in tensors and tensors[IDS].is_floating_point():  # `posexport.models.embeddings_input`
+            tensors[EMBEDS] = tensors.pop(IDS)
         with (
             masks_as_given(self.model),
             in_graphs(self.model),

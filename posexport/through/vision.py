@@ -15,12 +15,13 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.base.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
+from posexport.base.spec import EMBEDS, InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 from posexport.base.tasks.task import Task
 from posexport.checkpoints.opened import Checkpoint
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.definition import Definition, Part
+from posexport.models.embeddings_input import DECODER_FILE, EMBED_FILE
 from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
 from posexport.modules.user_module import UserModule, by_name
@@ -41,8 +42,6 @@ from posexport.through.raster import Raster
 from posexport.through.sounds import Windows
 from posexport.through.towers import ROWS, EmbedPart, Features, Gemma3, Idefics, Images, Llava, Queries, Tower
 
-EMBED, DECODER = "embed_tokens.onnx", "decoder_model_merged.onnx"
-EMBEDS = "inputs_embeds"
 #: text tokens after the image in the example
 _AFTER = 6
 #: the vision tower by model_type
@@ -159,8 +158,8 @@ class ThroughVision(Definition):
         )
         signatures: list[tuple[str, list[InputSpec], list[OutputSpec]]] = [
             (self._file, list(vision.inputs), list(vision.outputs)),
-            (EMBED, [self._tokens], self._embeds),
-            (DECODER, self.decoder.inputs, self.decoder.outputs),
+            (EMBED_FILE, [self._tokens], self._embeds),
+            (DECODER_FILE, self.decoder.inputs, self.decoder.outputs),
         ]
         return [
             Part(

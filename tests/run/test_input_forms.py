@@ -78,8 +78,9 @@ CALLS: dict[str, tuple[Callable[[Session, Any], Any], list[Any]]] = {
     "rank": (lambda _, pictures: as_pictures(pictures), ["a.png", "b.png"]),
     "prepare": (lambda _, sounds: as_list(sounds), ["a.wav", "b.wav"]),
 }
-#: methods that take no several inputs (one chat, nothing), and one of BGE-M3 (tests/checkpoints/test_bge_m3.py)
-ALONE = {"chat", "compute_score", "render_chat", "self_check"}
+#: methods that take no several inputs (one chat, nothing), `run` of one input, and one of BGE-M3
+#: (tests/checkpoints/test_bge_m3.py)
+ALONE = {"chat", "compute_score", "embed_tokens", "render_chat", "self_check"}
 
 
 def test_every_method_is_asked() -> None:

@@ -30,6 +30,7 @@ ALONE = {
     "lowering": ("--lowering", "formula"),
     "opset": ("--opset", "24"),
     "inline": ("--inline",),
+    "input": ("--input", "embeddings"),
     "outputs": ("--outputs", "hidden_states:0,1", "--outputs", "attentions:0.1"),
     "layout": ("--layout", "genai"),
 }

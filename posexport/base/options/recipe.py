@@ -39,6 +39,8 @@ def layout_names() -> tuple[str, ...]:
 CacheName = Literal["dynamic", "static"]
 CachePrecision = Literal["model", "int8"]
 RotationName = Literal["at-write", "at-read"]
+#: what stands for a token in the input
+InputName = Literal["ids", "embeddings"]
 #: which computation of a checkpoint is converted
 DefinitionName = Literal["paper", "released", "transformers"]
 DropWeights = Annotated[
@@ -67,6 +69,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         outputs: of layers, beside the task's; not there: none.
         static_sizes: the size of each axis of the graph that does not vary; not there: all vary.
         int32: integer inputs are int32; not there: int64.
+        input: what the graph that computes takes: embeddings, of which another makes them of ids; not there: token ids.
         adapters: names of LoRA adapters, in the order of their ids; not there: none.
     """
 
@@ -148,6 +151,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
     outputs: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     static_sizes: Mapping[str, int] | msgspec.UnsetType = msgspec.UNSET
     int32: bool | msgspec.UnsetType = msgspec.UNSET
+    input: InputName | msgspec.UnsetType = msgspec.UNSET
     adapters: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     layout: Annotated[
         str,

@@ -15,6 +15,7 @@ def _build(config: Config, task: str) -> Plan:
         attention_bias=config.flag("attention_bias", False),
         feedforward_bias=config.flag("mlp_bias", False),
         embedding_scale=_multiplier(config, "embedding_multiplier"),
+        embedding_scaled_table=False,
         scale_size=_multiplier(config, "attention_multiplier") ** -2,
         residual_scale=_multiplier(config, "residual_multiplier"),
         head_scale=1 / _multiplier(config, "logits_scaling"),

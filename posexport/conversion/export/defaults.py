@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from posexport.base.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec
+from posexport.base.spec import BATCH, EMBEDS, PAST, SEQUENCE, TOTAL, InputSpec
 from posexport.graph.builder import Builder
 
 
@@ -29,12 +29,12 @@ def _add(graph: ir.Graph, value: ir.Value, spec: InputSpec, pairs: Sequence[tupl
     graph.register_initializer(value)
     if not value.uses():
         return
-    ids = next(v for v, s in pairs if s.role == "tokens" and SEQUENCE in s.axes)
+    ids, axes = next((v, s.axes) for v, s in pairs if (s.role == "tokens" and SEQUENCE in s.axes) or s.name == EMBEDS)
     g = Builder.at_start(graph, name=spec.name)
     sizes = _sizes(g, spec, ids, pairs)
     # the tracer reads a size from any input that has it; this one's default does not have the tokens'
     for node in [user for user, _ in value.uses() if user.op_type == "Shape"]:
-        if TOTAL in spec.axes:
+        if TOTAL in spec.axes or len(axes) > len(spec.axes):
             _read_from(node, sizes)
         else:
             node.replace_input_with(0, ids)
@@ -51,11 +51,11 @@ def _add(graph: ir.Graph, value: ir.Value, spec: InputSpec, pairs: Sequence[tupl
 
 
 def _sizes(g: Builder, spec: InputSpec, ids: ir.Value, pairs: Sequence[tuple[ir.Value, InputSpec]]) -> ir.Value:
-    """Returns the sizes of the axes of ``spec``: the shape of ``ids``, with past plus new tokens for a total axis."""
+    """Returns the sizes of the axes of ``spec``: those of ``ids``, with past plus new tokens for a total axis."""
     if spec.axes == [BATCH]:
         return g.Slice(g.Shape(ids), [0], [1])
     past = next(((v, s.axes.index(PAST)) for v, s in pairs if PAST in s.axes), None) if TOTAL in spec.axes else None
-    sizes = g.Shape(ids)
+    sizes = g.Shape(ids) if len(ids.shape or ()) == 2 else g.Slice(g.Shape(ids), [0], [2])  # of embeddings
     return sizes if past is None else g.Add(sizes, g.shape([0], g.size(*past)))
 
 

@@ -12,6 +12,7 @@ from posexport.base.targets.precisions import FP32, Precision
 from posexport.conversion.export.save import OwnFile, Store
 from posexport.errors import PosexportError
 from posexport.models.definition import Part
+from posexport.models.embeddings_input import EmbeddingsInput
 from posexport.sources.source import Source
 
 
@@ -44,6 +45,10 @@ class Layout:
             raise PosexportError(
                 "--adapters is for --layout bundle, since clients of other layouts choose no adapter; convert the "
                 "folder of one adapter with this layout, which merges it"
+            )
+        if self is not BUNDLE and isinstance(source.module, EmbeddingsInput):
+            raise PosexportError(
+                "--input embeddings is for --layout bundle; clients of other layouts feed ids: leave one out"
             )
         source = self.arrange(source)
         if not self.names_precision:

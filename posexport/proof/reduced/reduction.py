@@ -84,7 +84,7 @@ def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Redu
     """
     if not isinstance(source.module, Definition) or (source.by_trial and not isinstance(source.module, Reducible)):
         return "its layers are not known to posexport"
-    if isinstance(source.module, WithLayerOutputs):
+    if any(isinstance(each, WithLayerOutputs) for each in source.module.modules()):
         return "its outputs (--outputs) are of layers by their numbers"
     if [spec.name for spec in source.inputs] != [spec.name for spec in source.module.inputs]:
         return "its layout has other inputs"

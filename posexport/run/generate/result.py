@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.run.generate.config import GenerationConfig
-from posexport.run.logits.processor import Setting, softmax
+from posexport.run.logits.processor import NONE, Setting, softmax
 
 Finish = Literal["stop", "length", "limit"]
 #: a row, and new text of it; without a tokenizer, its new token
@@ -28,7 +28,7 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What came after one prompt. ``text``: None without a tokenizer.
+    """What came after one prompt. ``text``: None without a tokenizer. ``prompt_tokens``: -1 for embeddings of no token.
 
     ``finish``: ``stop`` (a stop token, which is not among ``tokens``, or a stop text, which is not in ``text``),
     ``length`` (the most tokens that were requested) or ``limit`` (the model takes no more). ``score``: of beam search,
@@ -90,7 +90,7 @@ class Pieces:
 
     def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int]) -> None:
         self._decode = decode
-        self._ids = list(prompt)
+        self._ids = [token for token in prompt if token != NONE]
         #: start of the tokens of the last piece, and of the tokens that gave no text yet
         self._start, self._read = 0, len(self._ids)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from posexport.base.sizes import multiple
-from posexport.base.spec import LOGITS, SEQUENCE
+from posexport.base.spec import EMBEDS, LOGITS, SEQUENCE
 from posexport.base.targets.providers import PROVIDERS
 from posexport.errors import PosexportError
 from posexport.run.adapters import adapter_feeds
@@ -22,6 +22,7 @@ from posexport.run.generate.file import Stated, read_stated
 from posexport.run.generate.loop import Model, generate
 from posexport.run.generate.resolve_options import resolve
 from posexport.run.generate.result import Generation, GenerationRules, Piece
+from posexport.run.given_embeddings import embeddings_input, read_embeddings
 from posexport.run.kept_cache import KeptCache
 from posexport.run.logits.processor import Setting
 from posexport.run.prefill import recomputed_from
@@ -89,27 +90,13 @@ class Continuation:
         # options of the call and of the checkpoint
         options, followed = resolve(requested, self.stated)
         self._check_whisper(requested, inputs.decoder_prompts)
-        # pictures in prompts; tokenized prompts, and the feeds of an encoder
-        render = functools.partial(self.render, **inputs.chat_template_kwargs)
-        prompts, pictures = inputs.prompts, None
-        if inputs.images is not None or manifest.task == IMAGE_TEXT:
-            prompts, pictures = replace(self.reader(), render=render).read(prompts, inputs.images)
-        readers = Readers(
-            texts=self.texts,
-            has_tokenizer=TOKENIZER in manifest.files,
-            render=render,
-            start=lambda: self.stated.start,
-            all_ids=self.stated.whisper is not None,
-        )
-        request = read_request(prompts, inputs.decoder_prompts, decoder, manifest.limits, readers)
+        request = self._request(inputs, decoder)
         chosen = adapter_feeds(manifest.inputs, inputs.adapter, len(request.ids), "prompts")
         if chosen and isinstance(self.chain.links[-1].session, CapturedSession):
             raise PosexportError("calls with an adapter are not captured as CUDA graphs; leave adapter or graph out")
-        if pictures is not None:
-            request = replace(request, pictures=pictures, row_ids=[row.key for row in pictures.rows])
         request = request.with_adapters(chosen)
         if keeper is not None:
-            _check_keeps(manifest.task, options, texts_only=not decoder.fixed and pictures is None)
+            _check_keeps(manifest.task, options, texts_only=not decoder.fixed and request.pictures is None)
         # the KV cache; Whisper adds its prompt tokens, sampling repeats prompts
         make_cache: MakeCache = functools.partial(self._cache, decoder, request)
         if self.stated.whisper is not None:
@@ -126,6 +113,28 @@ class Continuation:
         rules = self._rules(options, request)
         events = generate(make_cache, model, request.ids, rules, row_ids=request.row_ids, streams=streams)
         return _explained(events, request, followed)
+
+    def _request(self, inputs: GenerationInputs, decoder: DecoderInterface) -> Request:
+        """Tokenized prompts with their pictures, or embeddings in their place, and the feeds of an encoder."""
+        manifest, prompts, pictures = self.manifest, inputs.prompts, None
+        if isinstance(prompts, Mapping) and EMBEDS in prompts:
+            if inputs.images is not None or inputs.decoder_prompts is not None:
+                raise PosexportError(f"{EMBEDS} are whole prompts; leave images and decoder_prompts out")
+            ids, pictures = read_embeddings(prompts, embeddings_input(manifest.parts), manifest.limits)
+            request = Request(ids=ids, texts=self.texts() if TOKENIZER in manifest.files else None, context=ids)
+        else:
+            render = functools.partial(self.render, **inputs.chat_template_kwargs)
+            if inputs.images is not None or manifest.task == IMAGE_TEXT:
+                prompts, pictures = replace(self.reader(), render=render).read(prompts, inputs.images)
+            readers = Readers(
+                texts=self.texts,
+                has_tokenizer=TOKENIZER in manifest.files,
+                render=render,
+                start=lambda: self.stated.start,
+                all_ids=self.stated.whisper is not None,
+            )
+            request = read_request(prompts, inputs.decoder_prompts, decoder, manifest.limits, readers)
+        return request if pictures is None else request.with_pictures(pictures)
 
     def _check_whisper(self, requested: GenerationConfig, decoder_prompts: Sequence[Any] | None) -> None:
         """Raise PosexportError for Whisper options that do not apply to the model or the call."""
