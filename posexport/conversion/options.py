@@ -53,10 +53,12 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
         Option(
             group=OUTPUT,
             metavar="KIND:LAYERS",
-            help="Also return hidden_states:3,7 (0: the embeddings) or attentions:10.5 (layer 10, head 5; without a "
-            "head: all) (repeatable).",
-            python='Also return these of layers: ``["hidden_states:3,7", "attentions:10.5"]``. Hidden state 0 is the '
-            "embeddings'; 10.5 is head 5 of layer 10.",
+            help="Also return hidden_states:3,7 (0: the embeddings), attentions:10.5 (layer 10, head 5; without a head: "
+            "all) or of an encoder-decoder cross_attentions:2.1; cross_attentions: the heads of Whisper's times of words "
+            "(repeatable).",
+            python='Also return these of layers: ``["hidden_states:3,7", "attentions:10.5", "cross_attentions:2.1"]``. '
+            "Hidden state 0 is the embeddings'; 10.5 is head 5 of layer 10. ``cross_attentions`` alone: the heads of "
+            "Whisper's times of words.",
         ),
     ] = ()
     static_sizes: Annotated[
