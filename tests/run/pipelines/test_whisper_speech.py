@@ -13,6 +13,7 @@ from ci.answers.tiny_whisper import tiny_whisper
 from ci.answers.whisper_speech import FILES, SEEDS, asked, our_transcript, transcripts
 from posexport import PosexportError
 from posexport.run.audio.transcript import joined
+from posexport.run.audio.words import TimedToken
 from posexport.run.pipelines.pipeline import Pipeline
 
 ANSWERS = json.loads((Path(__file__).parents[2] / "answers" / "audio" / "whisper.json").read_text())
@@ -39,9 +40,12 @@ def test_transcripts_are_those_of_the_library(number: int) -> None:
 
 
 def test_overlapping_tokens_are_joined_in_the_middle() -> None:
-    assert joined([[1, 2, 3, 4, 5], [3, 4, 5, 6]]) == [1, 2, 3, 4, 5, 6]
-    assert joined([[1, 2, 3, 9, 5], [3, 4, 5, 6], [5, 6, 7]]) == [1, 2, 3, 4, 5, 6, 7]
-    assert joined([[1, 2], [3]]) == [1, 2, 3]
+    def ids(*sequences: list[int]) -> list[int]:
+        return [one.token for one in joined([[TimedToken(token) for token in each] for each in sequences])]
+
+    assert ids([1, 2, 3, 4, 5], [3, 4, 5, 6]) == [1, 2, 3, 4, 5, 6]
+    assert ids([1, 2, 3, 9, 5], [3, 4, 5, 6], [5, 6, 7]) == [1, 2, 3, 4, 5, 6, 7]
+    assert ids([1, 2], [3]) == [1, 2, 3]
 
 
 def test_what_is_not_possible_is_said(asking: tuple[str, Pipeline]) -> None:
