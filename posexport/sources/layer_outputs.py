@@ -22,7 +22,7 @@ from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.source import Source
 
 _FORM = "--outputs must be such as hidden_states:3,7, attentions:10.5 (layer 10, head 5) or cross_attentions:2.1"
-#: the kind of outputs of encoder-decoders; alone it stands for `ALIGNMENT_HEADS` of a checkpoint's generation_config.json
+#: of encoder-decoders; alone it stands for the heads in a checkpoint's generation_config.json
 CROSS: Kind = "cross_attentions"
 GENERATION, ALIGNMENT_HEADS = "generation_config.json", "alignment_heads"
 
@@ -88,7 +88,7 @@ def _of_alignment(source: Source) -> str:
         )
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise PosexportError(
-            f"{path}: {ALIGNMENT_HEADS} must be pairs of a layer and a head, such as [[2, 1], [3, 4]], got {pairs!r:.60}"
+            f"{path}: {ALIGNMENT_HEADS} must be pairs of a layer and a head, as [[2, 1], [3, 4]]; got {pairs!r:.50}"
         )
     return f"{CROSS}:" + ",".join(f"{layer}.{head}" for layer, head in pairs)
 

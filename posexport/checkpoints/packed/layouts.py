@@ -38,10 +38,15 @@ class Packed:
     groups: Tensor
 
     @property
-    def in_order(self) -> bool:
-        """Whether groups are consecutive inputs; GPTQ's activation order (``desc_act``) scatters them."""
+    def order(self) -> Tensor | None:
+        """int64 [K]: the inputs in an order in which groups are blocks of one size; None: there is none.
+
+        GPTQ's activation order (``desc_act``) scatters groups over the inputs.
+        """
         k, count = len(self.groups), self.scales.shape[1]
-        return k % count == 0 and torch.equal(self.groups, torch.arange(k) // (k // count))
+        order = self.groups.argsort(stable=True)
+        fits = k % count == 0 and torch.equal(self.groups[order], torch.arange(k) // (k // count))
+        return order if fits else None
 
     def real(self) -> Tensor:
         """The weight in float32, [N, K]. The products are exact where scales have 16 bits."""

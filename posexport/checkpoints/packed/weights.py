@@ -31,11 +31,11 @@ class Unpacked:
                 f"{self.weights.label}: {name} has scales for {packed.scales.shape[1]} groups of inputs, needed "
                 f"{int(packed.groups.max()) + 1}: group_size in config.json is not the file's"
             )
-        real = packed.real()
-        if packed.in_order:
-            self.rows.add(name, real.numpy(), packed.scales.numpy(), packed.zeros.numpy())
+        real, order = packed.real(), packed.order
+        if order is None:
+            self.rows.unequal.add(name)
         else:
-            self.rows.scattered.add(name)
+            self.rows.add(name, real.numpy(), packed.scales.numpy(), packed.zeros.numpy(), order.numpy())
         return real
 
     def as_pages(self, name: str) -> nn.Parameter | None:

@@ -1,19 +1,73 @@
 """The time of each of Whisper's tokens, by dynamic time warping of cross attention.
 
-As transformers' ``_extract_token_timestamps`` computes it, after OpenAI's whisper/timing.py: weights are normalised over
-the tokens, smoothed by a median over time and averaged over the heads; tokens are then assigned to times in order.
+As transformers' ``_extract_token_timestamps`` computes it, after OpenAI's whisper/timing.py: weights are normalised
+over the tokens, smoothed by a median over time and averaged over the heads; tokens then get times in order.
 
 Shape letters: H heads, T tokens, S states of the encoder, of 0.02 seconds each.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.base.spec import OutputSpec
+from posexport.errors import PosexportError
 from posexport.run.whisper import INPUT_STRIDE, TIME_PRECISION
 
 Float32s = NDArray[np.float32]
 #: predecessors of a cell: the token before at the time before, the token before, the time before
 _BOTH, _TOKEN, _TIME = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class AlignmentHeads:
+    """The heads of cross attention that follow the sound.
+
+    Attributes:
+        sources: for each head the bundle's output that has it, and its index there; None: it is the output's only one.
+        filter_width: of the median over time.
+    """
+
+    sources: Sequence[tuple[str, int | None]]
+    filter_width: int
+
+    @classmethod
+    def of(cls, generation: Mapping[str, Any], config: Mapping[str, Any], outputs: Sequence[OutputSpec]) -> Self:
+        """The heads by ``alignment_heads`` of generation_config.json.
+
+        Raises:
+            PosexportError: it names none, or a bundle with ``outputs`` does not return them.
+        """
+        heads = generation.get("alignment_heads")
+        if not heads:
+            raise PosexportError(
+                "return_timestamps='word' needs alignment_heads in generation_config.json, heads of cross attention "
+                "that follow the sound, and this bundle's has none; give return_timestamps=True, or add them to the "
+                "checkpoint and convert it again"
+            )
+        known = {spec.name for spec in outputs}
+        sources: list[tuple[str, int | None]] = []
+        for layer, head in heads:
+            every, single = f"cross_attentions.{layer}", f"cross_attentions.{layer}.{head}"
+            if not known & {every, single}:
+                raise PosexportError(
+                    f"return_timestamps='word' needs {single}, which this bundle does not return; convert the "
+                    "checkpoint with --outputs cross_attentions"
+                )
+            sources.append((single, None) if single in known else (every, head))
+        return cls(sources, int(config.get("median_filter_width", 7)))
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the bundle's outputs, each once."""
+        return list(dict.fromkeys(name for name, _ in self.sources))
+
+    def weights(self, values: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Probabilities of the only row in ``values`` of `outputs`, [H, T, S]."""
+        return np.stack([values[name][0] if head is None else values[name][0, head] for name, head in self.sources])
 
 
 def token_times(weights_HTS: Float32s, frames: int, filter_width: int) -> Float32s:
@@ -46,7 +100,7 @@ def _median(x_TS: Float32s, width: int) -> Float32s:
 
 
 def first_times(cost_TS: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Dynamic time warping: for each token the first time of the cheapest path on which tokens and times never decrease.
+    """Dynamic time warping: for each token the first time of the cheapest path through all tokens and times in order.
 
     Examples:
         >>> first_times(np.array([[0.0, 1, 1, 1], [1, 0, 0, 1], [1, 1, 1, 0]])).tolist()
@@ -64,7 +118,9 @@ def first_times(cost_TS: NDArray[np.floating]) -> NDArray[np.int64]:
         both, token, time = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
         by_both, by_token = (both < token) & (both < time), (token < both) & (token < time)
         origin[i, j] = np.where(by_both, _BOTH, np.where(by_token, _TOKEN, _TIME))
-        total[i, j] = cost_TS[i - 1, j - 1].astype(np.float64) + np.where(by_both, both, np.where(by_token, token, time))
+        total[i, j] = cost_TS[i - 1, j - 1].astype(np.float64) + np.where(
+            by_both, both, np.where(by_token, token, time)
+        )
     first_T = np.zeros(tokens, np.int64)
     i, j = tokens, times
     while i > 0:

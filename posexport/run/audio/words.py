@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 #: languages without spaces between words
 _WITHOUT_SPACES = {"chinese", "japanese", "thai", "lao", "myanmar", "cantonese"}
 #: what belongs to the next word, and what to the one before
-_BEFORE, _AFTER = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"
+_BEFORE, _AFTER = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001 (as the library has them)
 #: what a part of a character decodes to
 _INCOMPLETE = "\ufffd"
 

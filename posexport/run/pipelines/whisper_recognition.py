@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.run.audio.alignment import token_times
+from posexport.run.audio.alignment import AlignmentHeads, token_times
 from posexport.run.audio.chunks import ChunkLengths, Stride, chunk_lengths
 from posexport.run.audio.extractors import Whisper
 from posexport.run.audio.transcript import Seconds, SpeechTokens, Transcript
@@ -75,7 +75,8 @@ class WhisperRecognition(AudioPipeline):
             lengths = chunk_lengths(chunk_length_s, stride_length_s, self.extractor.sampling_rate)
         completed = with_defaults(self.stated, {**(generate_kwargs or {}), **options})
         times = return_timestamps or self.stated.get("return_timestamps")
-        asked = _Asked(completed, bool(times), bool(return_language), self._alignment() if times == "word" else None)
+        alignment = AlignmentHeads.of(self.stated, self.files.config, self.session.outputs) if times == "word" else None
+        asked = _Asked(completed, bool(times), bool(return_language), alignment)
         return [self._answer(*each, lengths, asked) for each in enumerate(items)]
 
     def _answer(self, number: int, item: Any, lengths: ChunkLengths | None, asked: "_Asked") -> dict[str, Any]:
@@ -102,9 +103,7 @@ class WhisperRecognition(AudioPipeline):
             answer["chunks"] = [{key: part[key] for key in part if not left_out.get(key)} for part in parts]
         return answer | {key: [value] * len(chunks) for key, value in extra_of(item).items()}
 
-    def _transcribed(
-        self, sound: Sound, asked: "_Asked", *, whole: bool
-    ) -> tuple[list[int], list[float], int | None]:
+    def _transcribed(self, sound: Sound, asked: "_Asked", *, whole: bool) -> tuple[list[int], list[float], int | None]:
         """Tokens of a sound, window by window, the seconds at which each ends, and the token of its language.
 
         ``whole``: it is at most one window.
@@ -165,7 +164,7 @@ class WhisperRecognition(AudioPipeline):
         return done.completions[0]
 
     def _aligned(
-        self, alignment: "_Alignment", window: NDArray[np.float32], done: Completion, frames: int
+        self, alignment: AlignmentHeads, window: NDArray[np.float32], done: Completion, frames: int
     ) -> NDArray[np.float32]:
         """Seconds from the start of a window at which each new token ends, by a second call that reads all of them.
 
@@ -177,27 +176,9 @@ class WhisperRecognition(AudioPipeline):
         ids = [*done.prompt_tokens, *done.tokens[:count]]
         feeds = {self.extractor.output: window, "decoder_input_ids": [ids]}
         got = self.session.run(feeds, outputs=alignment.outputs)
-        weights_HTS = np.stack([alignment.weights(got, *head)[len(done.prompt_tokens) :] for head in alignment.heads])
+        weights_HTS = alignment.weights(got)[:, len(done.prompt_tokens) :]
         ends_T = token_times(weights_HTS, frames, alignment.filter_width)
         return np.append(ends_T, ends_T[-1:])[: len(done.tokens)]
-
-    def _alignment(self) -> "_Alignment":
-        """The heads that generation_config.json names; PosexportError if there are none, or the bundle lacks outputs."""
-        heads = [(int(layer), int(head)) for layer, head in self.stated.get("alignment_heads") or ()]
-        if not heads:
-            raise PosexportError(
-                "return_timestamps='word' needs alignment_heads in generation_config.json, the heads of cross attention "
-                "that follow the sound, and this bundle's has none; give return_timestamps=True, or add them to the "
-                "checkpoint and convert it again"
-            )
-        known = {spec.name for spec in self.session.outputs}
-        for layer, head in heads:
-            if not known & {f"cross_attentions.{layer}", f"cross_attentions.{layer}.{head}"}:
-                raise PosexportError(
-                    f"return_timestamps='word' needs cross_attentions.{layer}.{head}, which this bundle does not return; "
-                    "convert the checkpoint with --outputs cross_attentions"
-                )
-        return _Alignment(heads, known, int(self.files.config.get("median_filter_width", 7)))
 
     def _tokens(self) -> SpeechTokens:
         tokenizer = Texts(self.session.directory, self.session.manifest).fresh()
@@ -225,33 +206,10 @@ class WhisperRecognition(AudioPipeline):
 
 
 @dataclass(frozen=True)
-class _Alignment:
-    """Heads of cross attention, as pairs of a layer and a head. ``known``: names of the bundle's outputs."""
-
-    heads: Sequence[tuple[int, int]]
-    known: Set[str]
-    filter_width: int
-
-    @property
-    def outputs(self) -> list[str]:
-        return list(dict.fromkeys(self._output(*head) for head in self.heads))
-
-    def weights(self, got: Mapping[str, NDArray[Any]], layer: int, head: int) -> NDArray[Any]:
-        """Of one head in the only row, [T, S]."""
-        name = self._output(layer, head)
-        weights: NDArray[Any] = got[name][0, head] if got[name].ndim == 4 else got[name][0]
-        return weights
-
-    def _output(self, layer: int, head: int) -> str:
-        single = f"cross_attentions.{layer}.{head}"
-        return single if single in self.known else f"cross_attentions.{layer}"
-
-
-@dataclass(frozen=True)
 class _Asked:
-    """What a call wants. ``options``: of `Session.generate`; ``alignment``: for times of words."""
+    """The options of a call. ``options``: of `Session.generate`; ``alignment``: for times of words."""
 
     options: dict[str, Any]
     timed: bool
     language: bool
-    alignment: _Alignment | None
+    alignment: AlignmentHeads | None

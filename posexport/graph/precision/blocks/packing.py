@@ -9,8 +9,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.base.targets.precisions import QuantizerName
+from posexport.errors import PosexportError
 from posexport.graph.precision.blocks.rounding import Factor, Floats, Rounded, half_quadratic, nearest, second_order
-from posexport.graph.precision.blocks.stored_rows import StoredRows
+from posexport.graph.precision.blocks.stored_rows import Order, StoredRows
 from posexport.graph.precision.derived import Array, Derived
 from posexport.graph.precision.projections import Weight
 
@@ -55,6 +56,22 @@ class Scheme:
         if self.factor is None:
             return nearest(matrix, self.bits, self.size)
         return second_order(matrix, self.factor, self.bits, self.size)
+
+    def order(self, weight: Weight) -> Order | None:
+        """The order of inputs in blocks, which a product has to gather; None: as they are.
+
+        Raises:
+            PosexportError: calls of a function would need several.
+        """
+        if self.rows is None:
+            return None
+        orders = [self.rows.order(weight.array(call)) for call in range(len(weight.stored))]
+        if weight.calls and any(order is not None for order in orders):
+            raise PosexportError(
+                f"{weight.name} is in a function of the graph, and its checkpoint has an activation order (g_idx); "
+                "round it again with --quantizer hqq"
+            )
+        return orders[0]
 
     def count(self, weight: Weight) -> int:
         """The number of blocks in a channel; the last one may be padded."""

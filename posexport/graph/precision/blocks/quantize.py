@@ -18,7 +18,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.precision.blocks.packing import Scheme, for_dequantize, for_product
 from posexport.graph.precision.blocks.rounding import factors
-from posexport.graph.precision.blocks.stored_rows import StoredRows
+from posexport.graph.precision.blocks.stored_rows import ORDER, StoredRows
 from posexport.graph.precision.calibration import Calibration
 from posexport.graph.precision.derived import DerivedTensors, import_microsoft
 from posexport.graph.precision.projections import Projection, Weight
@@ -78,11 +78,21 @@ class Products:
         k, n = projection.weight.sizes
         stored = self._tensors.put(projection.weight, projection.container, for_product(projection.weight, scheme))
         attributes = {"K": k, "N": n, "bits": scheme.bits, "block_size": scheme.size, "accuracy_level": self._level}
-        inputs = [projection.product.inputs[0], *stored]
+        inputs = [self._input(projection, scheme, g), *stored]
         return g.op(OPERATOR, *inputs, name="product", shape=projection.output.shape, domain=MICROSOFT, **attributes)
 
+    def _input(self, projection: Projection, scheme: Scheme, g: Builder) -> ir.Value:
+        """What the product multiplies, its channels in the order of the weight's blocks."""
+        x, weight = projection.product.inputs[0], projection.weight
+        assert x is not None
+        order = scheme.order(weight)
+        if order is None:
+            return x
+        indices = self._tensors.number(projection.container, f"{weight.name}_{ORDER}", order)
+        return g.Gather(x, indices, name="by_blocks", axis=-1, shape=x.shape)
+
     def _product(self, projection: Projection, scheme: Scheme, g: Builder) -> ir.Value:
-        weight, x = projection.weight, projection.product.inputs[0]
+        weight, x = projection.weight, self._input(projection, scheme, g)
         stored = self._tensors.put(weight, projection.container, for_dequantize(weight, scheme))
         calls = weight.calls
         main = projection.container is self._main or (calls and all(call.graph is self._main for call in calls))
