@@ -11,11 +11,13 @@ from onnx_ir.passes.common import InlinePass
 
 from posexport.base.spec import InputSpec
 from posexport.graph.dataflow import content_values, reachable
+from posexport.graph.precision.blocks.quantize import NF4
 from posexport.graph.precision.blocks.stored_rows import ORDER
 from posexport.proof.quantized.experts import experts
 from posexport.proof.quantized.factors import constants_of
 from posexport.proof.quantized.records import (
     Array,
+    Coded,
     FloatProduct,
     Packed,
     Rounding,
@@ -205,6 +207,7 @@ def _product(node: ir.Node, known: set[ir.Value]) -> Use | None:
         "MatMulIntegerToFloat": _integer_to_float,
         "MatMulInteger": _integer,
         "MatMulNBits": _few_bits,
+        "MatMulBnb4": _codes,
         "MatMul": _dequantized,
         "Gemm": _dequantized,
     }.get(node.op_type)
@@ -271,8 +274,21 @@ def _few_bits(node: ir.Node, known: set[ir.Value]) -> Use | None:
     return Use(stored, False, [Rounding("blocks", size=size, order=order) if rounds else Rounding()], [bias])
 
 
+def _codes(node: ir.Node, known: set[ir.Value]) -> Use | None:
+    """A product with codes of 4 bits, rows one after another."""
+    packed, scale = constant(node.inputs[1], known), array_of(node, 2)
+    if packed is None or scale is None:
+        raise StoredError(f"MatMulBnb4 {node.name} multiplies by a weight or a scale that is no constant")
+    if node.attributes.get_int("quant_type", -1) != NF4:
+        raise StoredError(f"MatMulBnb4 {node.name} has codes that are not NF4")
+    k, n, size = (node.attributes.get_int(name, 0) for name in ("K", "N", "block_size"))
+    whole, scales = Coded(packed.reshape(n, -1), 4, k), scale.reshape(n, -1)
+    stored = Stored(tensor_name(node.inputs[1]), whole, scales, np.zeros(scales.shape), size, 0, 15)
+    return Use(stored, False, [Rounding()], [_bias(node.outputs[0], n)])
+
+
 def _before_gather(node: ir.Node, stored: Stored) -> tuple[Stored, Array | None]:
-    """The weight of a product, of inputs before the Gather that brings them into the order of its blocks."""
+    """The weight for inputs as they are before the Gather into the order of its blocks, and that order."""
     gather = _producer(node.inputs[0])
     while gather is not None and gather.op_type in ("Cast", "Unsqueeze"):
         gather = _producer(gather.inputs[0])

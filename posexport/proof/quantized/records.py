@@ -253,8 +253,27 @@ class Packed:
         return some if self._columns is None else some[:, self._columns]
 
     def gathered(self, columns: Array) -> "Packed":
-        """These columns of it."""
+        """Returns the columns in this order."""
         return Packed(self._packed, self._bits, self._width, columns)
+
+
+#: ONNX Runtime's table of NF4 (contrib_ops/cpu/quantization/dequantize_blockwise_bnb4.h)
+_NF4 = np.array(
+    [
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+        *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+        *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ],
+    np.float32,
+)
+
+
+class Coded(Packed):
+    """Values of NF4 codes, [N, K], from -1 to 1; the first of two codes is the high half of its byte."""
+
+    def __getitem__(self, channels: Any) -> Array:
+        low_first = super().__getitem__(channels)
+        return _NF4[low_first.reshape(len(low_first), -1, 2)[..., ::-1].reshape(low_first.shape)]
 
 
 def unpacked(packed: Array, bits: int) -> Array:

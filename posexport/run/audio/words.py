@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 _WITHOUT_SPACES = {"chinese", "japanese", "thai", "lao", "myanmar", "cantonese"}
 #: what belongs to the next word, and what to the one before
 _BEFORE, _AFTER = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001 (as the library has them)
-#: what a part of a character decodes to
+#: tokens of an incomplete character decode to it
 _INCOMPLETE = "\ufffd"
 
 
@@ -29,7 +29,7 @@ class _Word:
 def words(
     tokens: Sequence[TimedToken], decode: Callable[[list[int]], str], language: str, first_special: int
 ) -> list[dict[str, Any]]:
-    """``text`` and ``timestamp`` of each word. ``first_special``: ids from here on are words of their own."""
+    """``text`` and ``timestamp`` of each word. ``first_special``: ids from here on are separate words."""
     pieces = _characters(tokens, decode)
     if language not in _WITHOUT_SPACES:
         pieces = _at_spaces(pieces, first_special)
@@ -42,14 +42,14 @@ _Piece = tuple[str, list[TimedToken]]
 
 
 def _characters(tokens: Sequence[TimedToken], decode: Callable[[list[int]], str]) -> list[_Piece]:
-    """The tokens, those of one character together."""
+    """Tokens grouped by characters: several tokens may be the bytes of one."""
     whole = decode([one.token for one in tokens])
     pieces: list[_Piece] = []
     waiting: list[TimedToken] = []
     offset = 0
     for one in tokens:
         waiting.append(one)
-        text = decode([each.token for each in waiting])
+        text = decode([byte.token for byte in waiting])
         place = offset + text.find(_INCOMPLETE)
         # the whole text may have the replacement character itself
         if _INCOMPLETE not in text or place >= len(whole) or whole[place] == _INCOMPLETE:

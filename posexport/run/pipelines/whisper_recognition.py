@@ -76,19 +76,19 @@ class WhisperRecognition(AudioPipeline):
         completed = with_defaults(self.stated, {**(generate_kwargs or {}), **options})
         times = return_timestamps or self.stated.get("return_timestamps")
         alignment = AlignmentHeads.of(self.stated, self.files.config, self.session.outputs) if times == "word" else None
-        asked = _Asked(completed, bool(times), bool(return_language), alignment)
-        return [self._answer(*each, lengths, asked) for each in enumerate(items)]
+        call = _CallOptions(completed, bool(times), bool(return_language), alignment)
+        return [self._answer(*each, lengths, call) for each in enumerate(items)]
 
-    def _answer(self, number: int, item: Any, lengths: ChunkLengths | None, asked: "_Asked") -> dict[str, Any]:
+    def _answer(self, number: int, item: Any, lengths: ChunkLengths | None, call: "_CallOptions") -> dict[str, Any]:
         (samples,) = self.processor.read([item], first=number)
         rate = self.extractor.sampling_rate
         chunks: list[tuple[Sound, Stride | None]] = [(samples, stride_of(item, len(samples), rate))]
         if lengths is not None:
             chunks = [*lengths.cut(samples)]
-        transcript = Transcript(self.tokens, asked.timed, words=asked.alignment is not None)
+        transcript = Transcript(self.tokens, call.timed, words=call.alignment is not None)
         for sound, stride in chunks:
-            ids, ends, language = self._transcribed(sound, asked, whole=lengths is not None)
-            if asked.language and language is not None:
+            ids, ends, language = self._transcribed(sound, call, whole=lengths is not None)
+            if call.language and language is not None:
                 # transformers 5.24 gives each token the times of the next one here
                 ids, ends = [language, *ids], [0.0, *ends] if ends else []
             seconds = (
@@ -97,18 +97,20 @@ class WhisperRecognition(AudioPipeline):
             transcript.add(ids, seconds, ends)
         spoken = transcript.chunks()
         answer: dict[str, Any] = {"text": "".join(chunk["text"] for chunk in spoken)}
-        left_out = {"language": not asked.language, "timestamp": not asked.timed, "words": True}
-        if asked.timed or asked.language:
-            parts = spoken if asked.alignment is None else [word for chunk in spoken for word in chunk["words"]]
+        left_out = {"language": not call.language, "timestamp": not call.timed, "words": True}
+        if call.timed or call.language:
+            parts = spoken if call.alignment is None else [word for chunk in spoken for word in chunk["words"]]
             answer["chunks"] = [{key: part[key] for key in part if not left_out.get(key)} for part in parts]
         return answer | {key: [value] * len(chunks) for key, value in extra_of(item).items()}
 
-    def _transcribed(self, sound: Sound, asked: "_Asked", *, whole: bool) -> tuple[list[int], list[float], int | None]:
+    def _transcribed(
+        self, sound: Sound, call: "_CallOptions", *, whole: bool
+    ) -> tuple[list[int], list[float], int | None]:
         """Tokens of a sound, window by window, the seconds at which each ends, and the token of its language.
 
         ``whole``: it is at most one window.
         """
-        options, timed = asked.options, asked.timed
+        options, timed = call.options, call.timed
         if len(sound) <= self.extractor.samples or whole:
             features = self.extractor.extract([sound])[self.extractor.output][0]
         else:
@@ -132,12 +134,12 @@ class WhisperRecognition(AudioPipeline):
             tokens, begun = list(done.tokens), list(done.prompt_tokens)
             options = self._longer(options, len(begun))
             pieces, offset = segments(tokens, self.tokens.first_timestamp, frames=count)
-            kept = [token for piece in pieces for token in piece.tokens]
-            transcribed += kept
-            if asked.alignment is not None:
-                seconds = self._aligned(asked.alignment, window, done, spoken_frames - seek)
+            segment_tokens = [token for piece in pieces for token in piece.tokens]
+            transcribed += segment_tokens
+            if call.alignment is not None:
+                seconds = self._aligned(call.alignment, window, done, spoken_frames - seek)
                 start = np.float32(seek * TIME_PRECISION / INPUT_STRIDE)
-                ends += (seconds[: len(kept)] + start).tolist()
+                ends += (seconds[: len(segment_tokens)] + start).tolist()
             # a window that ends where it begins would come again for ever
             seek += offset if offset > 0 else count
         return transcribed, ends, next((token for token in begun or [] if token in self.tokens.languages), None)
@@ -206,7 +208,7 @@ class WhisperRecognition(AudioPipeline):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _CallOptions:
     """The options of a call. ``options``: of `Session.generate`; ``alignment``: for times of words."""
 
     options: dict[str, Any]

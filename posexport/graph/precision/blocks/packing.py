@@ -100,6 +100,23 @@ def for_product(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
     return tensors
 
 
+def for_codes(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
+    """B and absmax of MatMulBnb4: the rows one after another, [N * K / 2] and [N * blocks].
+
+    Two numbers are a byte, the first in its high half, as bitsandbytes stores them.
+    """
+    (k, n), blocks, rounded = weight.sizes, scheme.count(weight), _Rounding(weight, scheme)
+
+    def values(matrix: Floats) -> NDArray[np.uint8]:
+        whole = rounded.values(matrix).reshape(-1)
+        return (whole[0::2] << 4 | whole[1::2]).astype(np.uint8)
+
+    return {
+        "nf4": Derived(ir.DataType.UINT8, (n * k // 2,), values),
+        "nf4_scale": Derived(ir.DataType.FLOAT, (n * blocks,), lambda matrix: rounded.scales(matrix).reshape(-1)),
+    }
+
+
 def for_dequantize(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
     """x, scale and zero point of DequantizeLinear along axis 0: [K, N], [blocks, N] and [blocks, N]."""
     (k, n), blocks = weight.sizes, scheme.count(weight)

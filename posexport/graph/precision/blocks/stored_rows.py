@@ -2,8 +2,8 @@
 
 Passes move, pack and permute the rows of weights. So a row is known by its content, whatever it is part of by then.
 
-Blocks are of consecutive inputs. GPTQ's activation order (``desc_act``) has groups of inputs anywhere in a row: such
-rows are stored in an order in which groups are blocks, and a product gathers its inputs in the same order.
+Blocks have consecutive inputs. GPTQ's activation order (``desc_act``) scatters groups over the inputs: a graph stores
+these rows in the order of their groups, and a Gather brings the input of the product into the same order.
 """
 
 from collections import defaultdict
@@ -47,10 +47,12 @@ class StoredRows:
     Attributes:
         unequal: names of weights with groups of several sizes; they have no rows here.
         symmetric: whether 0 is in the middle of every group.
+        codes: float32 [16], ascending, the values of the whole numbers (NF4); None: their distances from zero.
     """
 
     unequal: set[str] = field(default_factory=set)
     symmetric: bool = True
+    codes: Floats | None = None
     _orders: dict[bytes, int] = field(default_factory=dict)
     _added: dict[str, tuple[int, _Table]] = field(default_factory=dict)
 
@@ -112,10 +114,14 @@ class StoredRows:
             blocks = blocks.reshape(len(rows), count, size)
             step, middle = scales[some][..., None], zeros[some][..., None].astype(np.float32)
             whole = blocks / np.where(step == 0, 1, step)
-            whole += middle
-            np.clip(np.rint(whole, out=whole), 0, (1 << _BITS) - 1, out=whole)
-            values[some] = whole
-            whole -= middle
+            if self.codes is None:
+                whole += middle
+                np.clip(np.rint(whole, out=whole), 0, (1 << _BITS) - 1, out=whole)
+                values[some] = whole
+                whole -= middle
+            else:
+                values[some] = np.searchsorted((self.codes[1:] + self.codes[:-1]) / 2, whole)
+                whole[...] = self.codes[values[some]]
             whole *= step
             unlike += int((~known | (whole != blocks).any((1, 2))).sum())
         if len(orders) > 1:
@@ -148,9 +154,9 @@ class StoredRows:
 
 def _joined(tables: list[_Table]) -> _Table:
     fields = zip(*((t.keys, t.scales, t.zeros, t.orders) for t in tables), strict=True)
-    keys, *others = (np.concatenate(parts) for parts in fields)
+    keys, *values = (np.concatenate(parts) for parts in fields)
     by_key = np.argsort(keys, kind="stable")
-    return _Table(keys[by_key], *(values[by_key] for values in others))
+    return _Table(keys[by_key], *(array[by_key] for array in values))
 
 
 def _lookup(table: _Table, keys: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
