@@ -143,10 +143,17 @@ def test_a_wrong_code_or_scale_fails(tmp_path: Path, wrong: str) -> None:
     assert not posexport.verify(tmp_path / "b", against=str(tmp_path / "m"), lengths=[7]).passed
 
 
-def test_a_portable_graph_cannot_keep_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"precision": "int4", "opset": 21}, "use --target cpu"),
+        ({"precision": "int4-fp16", "target": "cpu"}, "no float16 kernel for MatMulBnb4; use --precision int4"),
+    ],
+)
+def test_other_graphs_cannot_keep_them(tmp_path: Path, options: dict[str, Any], advice: str) -> None:
     write(tmp_path / "m", double=False)
-    with pytest.raises(PosexportError, match=r"NF4, kept by MatMulBnb4.*use --target cpu.*--quantizer hqq"):
-        posexport.convert(str(tmp_path / "m"), tmp_path / "b", precision="int4", opset=21)
+    with pytest.raises(PosexportError, match=f"NF4, kept by MatMulBnb4.*{advice}.*--quantizer hqq"):
+        posexport.convert(str(tmp_path / "m"), tmp_path / "b", **options)
     assert not (tmp_path / "b").exists()
 
 

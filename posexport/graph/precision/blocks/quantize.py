@@ -203,7 +203,7 @@ def _no_codes(target: Target) -> str | None:
     if not target.may_use(CODES_OPERATOR):
         return target.needs_microsoft(CODES_OPERATOR) or f"{target.name} has no such operator; use --target cpu"
     lacks = target.needs_kernel(CODES_OPERATOR, MICROSOFT)
-    return None if lacks is None else f"{lacks}; use --target cpu"
+    return None if lacks is None else f"{lacks}; use --precision int4"
 
 
 def quantize_blocks(
