@@ -171,7 +171,7 @@ class CrossAttention(Projections):
 
     def forward(self, x_BTC: Tensor, memory: KeysAndValues, mask_B11S: Tensor | None) -> Tensor:
         """Attention to ``memory`` and the output projection, [B, T, C]."""
-        context_BHTD = attend(self.queries(x_BTC), *memory, scale=self.scale, mask=mask_B11S)
+        context_BHTD = attend(self.queries(x_BTC), *memory, scale=self.scale, mask=mask_B11S, kind="cross_attentions")
         return self.joined(context_BHTD, None if mask_B11S is None else sees_any(mask_B11S))
 
 

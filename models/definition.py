@@ -20,6 +20,7 @@ from posexport.base.spec import (
     ProofPlan,
 )
 from posexport.encodings.encoding import Encoding
+from posexport.nn.collected import LayerOutput
 from posexport.nn.heads import Head
 from posexport.nn.position_ids import PositionIds
 
@@ -96,6 +97,9 @@ class Definition(nn.Module, ABC):
 
     #: what it computes for a token of ``sequence_length`` does not depend on the ones after it
     causal: bool = False
+
+    #: outputs of single layers, in addition to the task's (``--outputs``)
+    layer_outputs: Sequence[LayerOutput] = ()
 
     @property
     @abstractmethod

@@ -48,7 +48,7 @@ class EncoderDecoderModel(Definition):
     @property
     def wiring(self) -> Wiring:
         """Its inputs and outputs, and the parts that it can be cut into."""
-        return Wiring(self.encoder, self.decoder, self.head)
+        return Wiring(self.encoder, self.decoder, self.head, self.layer_outputs)
 
     @property
     def encoding(self) -> Encoding:
@@ -96,9 +96,12 @@ class EncoderDecoderModel(Definition):
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """Logits or hidden states, the decoder's cache, and what the encoder computed: keys and values, states."""
+        """Logits or hidden states, the decoder's cache, and what the encoder computed: keys and values, states.
+
+        Outputs of layers are the last.
+        """
         wiring = self.wiring
-        return [*wiring.answers, *wiring.crossed, wiring.whole_states, *wiring.made_mask]
+        return [*wiring.answers, *wiring.crossed, wiring.whole_states, *wiring.made_mask, *wiring.of_layers]
 
     @property
     def parts(self) -> list[Part]:
@@ -109,7 +112,7 @@ class EncoderDecoderModel(Definition):
         given = {spec.name: inputs[spec.name] for spec in wiring.side_inputs if spec.name in inputs}
         states_BSC, *made = encoded(self.side, given)
         crossed = flat(self.decoder.crossed(states_BSC))
-        answers = decode(
+        answers, of_layers = decode(
             self.decoder,
             self.head,
             inputs["decoder_input_ids"],
@@ -117,8 +120,9 @@ class EncoderDecoderModel(Definition):
             made[0] if made else None if wiring.mask is None else inputs.get(wiring.mask.name),
             [inputs[spec.name] for spec in wiring.past if spec.name in inputs],
             crossed,
+            self.layer_outputs,
         )
-        return (*answers, *crossed, states_BSC, *made)
+        return (*answers, *crossed, states_BSC, *made, *of_layers)
 
     def _padded(self) -> list[Encoding]:
         """The encoder's, where its inputs differ in length."""

@@ -14,7 +14,16 @@ from typing import Literal
 import msgspec
 from torch import Tensor, nn
 
-from posexport.base.spec import BATCH, ENCODER_PAST, ENCODER_STATES, STATES_MASK, InputSpec, OutputSpec, PartSpec
+from posexport.base.spec import (
+    BATCH,
+    ENCODER_PAST,
+    ENCODER_STATES,
+    SEQUENCE,
+    STATES_MASK,
+    InputSpec,
+    OutputSpec,
+    PartSpec,
+)
 from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.graph.ops.cache import after_held, not_held
 from posexport.models.cached_decoder import CacheTensors, answer_output, flat, mask_input, pairs, token_input
@@ -23,6 +32,8 @@ from posexport.models.definition import Part
 from posexport.models.encoder import Encoder
 from posexport.models.sides import Half, Side, encoded, side_of
 from posexport.nn.attention import additive
+from posexport.nn.calling import carrying
+from posexport.nn.collected import Collected, LayerOutput
 
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
 
@@ -33,8 +44,15 @@ CrossSource = Literal["held", "states", "both"]
 class Wiring:
     """Inputs and outputs of an encoder-decoder, and the parts that it can be cut into."""
 
-    def __init__(self, encoder: Encoder | Side, decoder: Half, head: nn.Module | None) -> None:
+    def __init__(
+        self,
+        encoder: Encoder | Side,
+        decoder: Half,
+        head: nn.Module | None,
+        layer_outputs: Sequence[LayerOutput] = (),
+    ) -> None:
         self.encoder, self.decoder, self.head = encoder, decoder, head
+        self.layer_outputs = layer_outputs
         side, config, cache = side_of(encoder), decoder.config, decoder.caching.cache
         rounds = decoder.caching.rounds
         decoder_cache = CacheTensors([(config.kv_heads, config.head_size)] * config.layers, prefix="decoder.")
@@ -60,19 +78,24 @@ class Wiring:
         self.crossed = cross.outputs("present", axis)
         answer = answer_output(config.vocab, decoder.width if head is None else None)
         self.answers = [answer, *decoder_cache.outputs("present", cache.present_axis, rounds=rounds)]
+        #: cross attention's probabilities [B, H, T, S], or [B, T, S] of one head
+        self.of_layers = [
+            OutputSpec(name=one.name, axes=[BATCH, *([config.heads] if one.head is None else []), SEQUENCE, axis])
+            for one in layer_outputs
+        ]
 
     @property
     def parts(self) -> list[Part]:
         """The encoder with keys and values for the decoder, then the decoder."""
         outputs = [self.states, *self.made_mask, *self.crossed]
         encoder = EncoderPart(self.encoder, self.decoder)
-        decoder = DecoderPart(self.decoder, self.head, "held", by_layer=False)
+        decoder = self._decoder("held", by_layer=False)
         inputs = [*self.tokens, *self.past, *self.held]
         return [
             self._part(
                 encoder, ENCODER_FILE, self.side_inputs, outputs, input_names={s.name: s.name for s in self.side_inputs}
             ),
-            self._part(decoder, DECODER_FILE, inputs, self.answers),
+            self._part(decoder, DECODER_FILE, inputs, [*self.answers, *self.of_layers]),
         ]
 
     def encoder_alone(self, file: str) -> Part:
@@ -81,14 +104,13 @@ class Wiring:
 
     def first(self, file: str) -> Part:
         """New tokens and the states to logits and both caches, where there is no past."""
-        module = DecoderPart(self.decoder, self.head, "states", by_layer=True)
-        inputs = [*self.tokens, self.states_input]
-        return self._part(module, file, inputs, [*self.answers, *self.crossed], when="first")
+        inputs, outputs = [*self.tokens, self.states_input], [*self.answers, *self.crossed, *self.of_layers]
+        return self._part(self._decoder("states"), file, inputs, outputs, when="first")
 
     def later(self, file: str) -> Part:
         """New tokens and both caches to logits and the cache of the decoder's self-attention."""
-        module = DecoderPart(self.decoder, self.head, "held", by_layer=True)
-        return self._part(module, file, [*self.tokens, *_by_layer(self.past, self.held)], self.answers, when="later")
+        inputs, outputs = [*self.tokens, *_by_layer(self.past, self.held)], [*self.answers, *self.of_layers]
+        return self._part(self._decoder("held"), file, inputs, outputs, when="later")
 
     def merged(self, file: str) -> list[Part]:
         """One graph for both: new tokens, states and both caches to logits and both caches; its mask has a default."""
@@ -99,16 +121,16 @@ class Wiring:
             msgspec.structs.replace(spec, role="cache", axes=[*spec.axes[:2], ENCODER_PAST, spec.axes[3]])
             for spec in self.held
         ]
-        fixed, outputs = [*tokens, self.states_input], [*self.answers, *self.crossed]
+        fixed, outputs = [*tokens, self.states_input], [*self.answers, *self.crossed, *self.of_layers]
         inputs = [*fixed, *_by_layer(self.past, held)]
-        module = DecoderPart(self.decoder, self.head, "both", by_layer=True)
+        module = self._decoder("both")
         first = self._part(
             module, file, inputs, outputs, input_names=self._input_names([*fixed, *self.past]), when="first"
         )
         later = msgspec.structs.replace(
             first.spec,
             input_names=self._input_names(inputs),
-            output_names=self._output_names(self.answers),
+            output_names=self._output_names([*self.answers, *self.of_layers]),
             when="later",
         )
         return [first, Part(later, module)]
@@ -116,6 +138,9 @@ class Wiring:
     def _encoder(self, decoder: Half | None, file: str, outputs: list[OutputSpec]) -> Part:
         module, input_names = EncoderPart(self.encoder, decoder), {spec.name: spec.name for spec in self.side_inputs}
         return self._part(module, file, self.side_inputs, outputs, input_names=input_names)
+
+    def _decoder(self, crossed: CrossSource, *, by_layer: bool = True) -> "DecoderPart":
+        return DecoderPart(self.decoder, self.head, crossed, by_layer=by_layer, layer_outputs=self.layer_outputs)
 
     def _part(
         self,
@@ -180,10 +205,18 @@ class DecoderPart(nn.Module):
     or, ``by_layer``, both of every layer in turn. ``named``: the same, by the inputs' names.
     """
 
-    def __init__(self, decoder: Half, head: nn.Module | None, crossed: CrossSource, *, by_layer: bool) -> None:
+    def __init__(
+        self,
+        decoder: Half,
+        head: nn.Module | None,
+        crossed: CrossSource,
+        *,
+        by_layer: bool,
+        layer_outputs: Sequence[LayerOutput] = (),
+    ) -> None:
         super().__init__()
         self.decoder, self.head = decoder, head
-        self.crossed, self.by_layer = crossed, by_layer
+        self.crossed, self.by_layer, self.layer_outputs = crossed, by_layer, layer_outputs
 
     def forward(
         self,
@@ -200,8 +233,9 @@ class DecoderPart(nn.Module):
             tensors, crossed = self._apart(tensors)
         if encoder_hidden_states is not None:
             crossed = completed(self.decoder, encoder_hidden_states, crossed)
-        answers = decode(self.decoder, self.head, input_ids, attention_mask, encoder_attention_mask, tensors, crossed)
-        return answers if self.crossed == "held" else (*answers, *crossed)
+        masks = (attention_mask, encoder_attention_mask)
+        answers, of_layers = decode(self.decoder, self.head, input_ids, *masks, tensors, crossed, self.layer_outputs)
+        return (*answers, *of_layers) if self.crossed == "held" else (*answers, *crossed, *of_layers)
 
     def _apart(self, held: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Keys and values of self-attention, and of the encoder's states."""
@@ -219,11 +253,14 @@ def decode(
     states_mask_BS: Tensor | None,
     past: Sequence[Tensor],
     crossed: Sequence[Tensor],
-) -> tuple[Tensor, ...]:
-    """Logits (or hidden states), then keys and values of past and new tokens, layer by layer."""
+    layer_outputs: Sequence[LayerOutput] = (),
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Logits (or hidden states), then keys and values of past and new tokens, layer by layer; and ``layer_outputs``."""
     memory = Crossed(pairs(crossed), additive(states_mask_BS, crossed[0]))
-    x_BTC, present = decoder(ids_BT, mask_BS, pairs(past) or None, memory)
-    return (x_BTC if head is None else head(x_BTC), *flat(present))
+    with carrying(Collected(layer_outputs), Collected) as collected:
+        x_BTC, present = decoder(ids_BT, mask_BS, pairs(past) or None, memory)
+    of_layers = tuple(collected.tensors[one] for one in layer_outputs)
+    return (x_BTC if head is None else head(x_BTC), *flat(present)), of_layers
 
 
 def completed(decoder: Half, states_BSC: Tensor, held: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -11,6 +11,7 @@ from posexport.base.spec import BATCH, SEQUENCE, TOTAL, Axis, OutputSpec
 from posexport.models.decoder import Decoder, DecoderModel
 from posexport.models.definition import AroundDefinition, Definition
 from posexport.models.encoder import Encoder, EncoderModel
+from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.heads import HeadedDecoder
 from posexport.models.with_adapters import WithAdapters
 from posexport.nn.calling import carrying
@@ -18,13 +19,13 @@ from posexport.nn.collected import Collected, LayerOutput
 
 
 def stack_of(model: object) -> Encoder | Decoder | None:
-    """The encoder or decoder of a model, if its layers' states can be outputs; else None."""
+    """The encoder or decoder of a model with layers whose tensors can be outputs; else None."""
     if isinstance(model, WithAdapters):
         return stack_of(model.model)
     stack: object = None
     if isinstance(model, EncoderModel):
         stack = model.encoder
-    elif isinstance(model, DecoderModel | HeadedDecoder):
+    elif isinstance(model, DecoderModel | HeadedDecoder | EncoderDecoderModel):
         stack = model.decoder
     return stack if isinstance(stack, Encoder | Decoder) else None
 

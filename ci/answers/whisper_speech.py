@@ -18,8 +18,12 @@ FILES: dict[str, dict[str, Any]] = {
     "plain": {},
     "file": {"num_beams": 2, "return_timestamps": True, "max_new_tokens": 17, "max_length": None},
     "refused": {"return_timestamps": False},
+    "words": {"alignment_heads": [[0, 1], [1, 0], [1, 2]]},
 }
+#: options of the conversion
+CONVERTED: dict[str, dict[str, Any]] = {"words": {"outputs": ["cross_attentions"]}}
 GREEDY = {"num_beams": 1}
+WORDS = {"return_timestamps": "word"}
 #: options, and samples at 16 kHz
 ASKED: dict[str, list[tuple[dict[str, Any], int]]] = {
     "plain": [
@@ -40,6 +44,15 @@ ASKED: dict[str, list[tuple[dict[str, Any], int]]] = {
     ],
     "file": [({}, 15000), ({}, 40000), ({"num_beams": 1, "return_language": True}, 40000)],
     "refused": [({"return_timestamps": True, **GREEDY}, 15000)],
+    "words": [
+        (WORDS, 15000),
+        ({**WORDS, **GREEDY}, 33333),
+        ({**WORDS, "num_beams": 3}, 40000),
+        ({**WORDS, "chunk_length_s": 0.9, "stride_length_s": (0.2, 0.1), **GREEDY}, 40000),
+        ({**WORDS, "generate_kwargs": {"language": "german", "max_new_tokens": 7, **GREEDY}}, 16000),
+        ({**WORDS, "generate_kwargs": {"max_new_tokens": 1}}, 9000),
+        ({**WORDS, **GREEDY}, 700),
+    ],
 }
 
 
@@ -70,8 +83,9 @@ def cases(work: Path) -> Iterator[Case]:
     for seed in SEEDS:
         for name, said in FILES.items():
             folder = tiny_whisper(work / f"{name}-{seed}", seed, **said)
-            posexport.convert(str(folder), work / f"{name}-{seed}-bundle", verify=False, force=True)
-            ours = posexport.pipeline(work / f"{name}-{seed}-bundle")
+            bundle = work / f"{name}-{seed}-bundle"
+            posexport.convert(str(folder), bundle, verify=False, force=True, **CONVERTED.get(name, {}))
+            ours = posexport.pipeline(bundle)
             for title, item, options in asked(name):
                 yield case(f"whisper, seed {seed}, {name}: {title}", ours, folder, SPEECH, item, options)
 

@@ -28,8 +28,8 @@ from posexport.sources import memory_mapped
 
 #: by safetensors' names
 DTYPES = {dtype.safetensors: dtype.torch for dtype in FLOATS}
-#: of tables of indices, and of weights of 4 bits, eight in an int32
-_WITH_INTEGERS = {**DTYPES, INT64.safetensors: INT64.torch, "I32": torch.int32}
+#: of tables of indices, and of weights of 4 bits, eight in an int32 or two in a byte
+_WITH_INTEGERS = {**DTYPES, INT64.safetensors: INT64.torch, "I32": torch.int32, "U8": torch.uint8}
 _POINTER = b"version https://git-lfs"
 
 
@@ -49,7 +49,7 @@ class Reader(Protocol):
 
 
 class Safetensors:
-    """A .safetensors file; a dtype that is no plain floating-point number, int64 or int32 is None."""
+    """A .safetensors file; a dtype that is no plain floating-point number, int64, int32 or uint8 is None."""
 
     def __init__(self, path: Path, label: str) -> None:
         self._path, self._label = path, label
@@ -169,7 +169,7 @@ class Weights:
     def read(self, name: str, *, integers: bool = False) -> Tensor:
         """A finite tensor in the file's dtype; PosexportError for NaN, infinity and formats other than `DTYPES`.
 
-        ``integers``: int64 and int32 will do too.
+        ``integers``: int64, int32 and uint8 will do too.
         """
         if self.dtypes[name] not in (_WITH_INTEGERS if integers else DTYPES).values():
             raise PosexportError(f"{self.label}: {name} is stored in a format other than {', '.join(DTYPES)}")

@@ -53,10 +53,12 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
         Option(
             group=OUTPUT,
             metavar="KIND:LAYERS",
-            help="Also return hidden_states:3,7 (0: the embeddings) or attentions:10.5 (layer 10, head 5; without a "
-            "head: all) (repeatable).",
-            python='Also return these of layers: ``["hidden_states:3,7", "attentions:10.5"]``. Hidden state 0 is the '
-            "embeddings'; 10.5 is head 5 of layer 10.",
+            help="Also return hidden_states:3,7 (0: the embeddings), attentions:10.5 (layer 10, head 5; without a "
+            "head: all) or of an encoder-decoder cross_attentions:2.1; cross_attentions: the heads of Whisper's times "
+            "of words (repeatable).",
+            python='Also return these of layers: ``["hidden_states:3,7", "attentions:10.5", "cross_attentions:2.1"]``. '
+            "Hidden state 0 is the embeddings'; 10.5 is head 5 of layer 10. ``cross_attentions`` alone: the heads of "
+            "Whisper's times of words.",
         ),
     ] = ()
     static_sizes: Annotated[
@@ -163,8 +165,8 @@ def for_stored_rows(options: ConvertOptions, name: str, rows: "StoredRows | None
     default = options.weight_bits == INT4_BITS and options.quantizer == PrecisionOptions().quantizer
     if not asked and (rows is None or not default):
         return options
-    if not rows or rows.scattered:
-        what = "groups its inputs in activation order (desc_act)" if rows and rows.scattered else "has no such weights"
+    if not rows or rows.unequal:
+        what = "has groups of several sizes (g_idx)" if rows and rows.unequal else "has no such weights"
         raise PosexportError(
             f"--quantizer {STORED} keeps the 4 bits of a checkpoint, and {name} {what}; give --quantizer hqq to round "
             "its weights again, or --precision fp16"

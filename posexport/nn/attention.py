@@ -27,7 +27,7 @@ from posexport.graph.ops.concat_scores import CONCAT_SCORES
 from posexport.graph.ops.soft_cap_scores import SOFT_CAP_SCORES
 from posexport.graph.ops.spec import emit
 from posexport.graph.ops.tracing import traced_as
-from posexport.nn.collected import attended
+from posexport.nn.collected import Kind, attended
 
 Score = Literal["dot", "general", "concat", "additive"]
 
@@ -127,6 +127,7 @@ def attend(
     buffers: tuple[Tensor, Tensor] | None = None,
     sink: Tensor | None = None,
     dropout: float = 0.0,
+    kind: Kind = "attentions",
 ) -> Tensor:
     """``softmax(scale * (q k^T + scores) + mask) v + values``; [B, H, T, D].
 
@@ -139,7 +140,7 @@ def attend(
     queries and keys; keys after the query, by their slots, are dropped. ``buffers``: the static KV cache with
     ``k_BHSD`` and ``v_BHSD`` as its first slots, for a graph that need not copy them. ``sink``: [H], a score of every
     head that takes part in the softmax and has no value (OpenAI, gpt-oss, released code; after Xiao et al.,
-    arXiv:2309.17453).
+    arXiv:2309.17453). ``kind``: what its probabilities are called where a call collects them.
 
     While ``torch.onnx.export`` traces, attention becomes one node of domain ``posexport``; a lowering writes its body.
     """
@@ -155,7 +156,7 @@ def attend(
         q_BHTD, scores = scores.biased(q_BHTD)
         terms["scores"] = scores
     inputs = _Inputs(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, buffers, scale, sink, dropout)
-    attended(partial(_probabilities, inputs))
+    attended(partial(_probabilities, inputs), kind)
     return _attended(inputs)
 
 

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from posexport.nn.calling import carried
 
-Kind = Literal["hidden_states", "attentions"]
+Kind = Literal["hidden_states", "attentions", "cross_attentions"]
 
 
 @dataclass(frozen=True)
 class LayerOutput:
     """Numbers are transformers': hidden state 0 is what the first layer reads, the last one is normalised.
 
-    ``head``: of attentions, one head's alone; None: all heads'.
+    ``head``: of attentions and cross attentions, one head's alone; None: all heads'.
     """
 
     kind: Kind
@@ -30,7 +30,7 @@ class LayerOutput:
 
     @property
     def name(self) -> str:
-        """``hidden_states.3``, ``attentions.10`` or ``attentions.10.5``."""
+        """``hidden_states.3``, ``attentions.10``, ``attentions.10.5`` or ``cross_attentions.10.5``."""
         return ".".join([self.kind, str(self.layer), *([] if self.head is None else [str(self.head)])])
 
 
@@ -57,12 +57,12 @@ def reached(layer: int, x_BTC: Tensor) -> None:
         collected.tensors[one] = x_BTC
 
 
-def attended(probabilities: Callable[[slice], Tensor]) -> None:
-    """``probabilities``, [B, H, T, S], of some heads; of a layer's attentions the first one counts, to itself."""
+def attended(probabilities: Callable[[slice], Tensor], kind: Kind = "attentions") -> None:
+    """``probabilities``, [B, H, T, S], of some heads; of a layer's attentions the first one of each kind counts."""
     collected = carried(Collected)
     if collected is None:
         return
-    for one in collected.of_layer("attentions"):
+    for one in collected.of_layer(kind):
         some = slice(None) if one.head is None else slice(one.head, one.head + 1)
         p_BHTS = probabilities(some)
         collected.tensors[one] = p_BHTS if one.head is None else p_BHTS[:, 0]

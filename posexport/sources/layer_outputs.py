@@ -1,8 +1,12 @@
-"""``--outputs hidden_states:3,7`` and ``attentions:10.5``: additional outputs of single layers."""
+"""``--outputs hidden_states:3,7`` and ``attentions:10.5``: additional outputs of single layers.
 
+Encoder-decoders have ``cross_attentions:2.1``; without layers these are the heads that give Whisper's times of words.
+"""
+
+import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -11,12 +15,16 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.models.definition import Definition
 from posexport.models.encoder import Encoder
+from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.layer_outputs import WithLayerOutputs, stack_of
 from posexport.nn.collected import Kind, LayerOutput
 from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.source import Source
 
-_FORM = "--outputs must be such as hidden_states:3,7 or attentions:10.5 (layer 10, head 5)"
+_FORM = "--outputs must be such as hidden_states:3,7, attentions:10.5 (layer 10, head 5) or cross_attentions:2.1"
+#: of encoder-decoders; alone it stands for the heads in a checkpoint's generation_config.json
+CROSS: Kind = "cross_attentions"
+GENERATION, ALIGNMENT_HEADS = "generation_config.json", "alignment_heads"
 
 
 def parsed(texts: Sequence[str]) -> list[LayerOutput]:
@@ -48,16 +56,41 @@ def with_outputs(source: Source, texts: Sequence[str]) -> Source:
     """
     if not texts:
         return source
+    texts = [_of_alignment(source) if text == CROSS else text for text in texts]
     chosen, stack, module = parsed(texts), stack_of(source.module), source.module
-    if stack is None or not isinstance(module, Definition):
-        raise PosexportError(
-            f"--outputs {texts[0]} is for encoders and text decoders that posexport defines, {source.name} is none; "
-            "convert a module whose forward returns them (docs/own-models.md), or leave it out"
-        )
+    crossed = isinstance(module, EncoderDecoderModel)
     for one in chosen:
+        if stack is None or not isinstance(module, Definition) or crossed != (one.kind == CROSS):
+            kinds = "encoder-decoders" if one.kind == CROSS else "encoders and text decoders"
+            raise PosexportError(
+                f"--outputs {one.kind} is for {kinds} that posexport defines, {source.name} is none; "
+                "convert a module whose forward returns them (docs/own-models.md), or leave it out"
+            )
         _check(one, stack, source.name)
-    more = WithLayerOutputs(copy_with_same_weights(module), chosen)
+    assert isinstance(module, Definition)
+    more = copy_with_same_weights(module)
+    if isinstance(more, EncoderDecoderModel):
+        more.layer_outputs = chosen
+        return msgspec.structs.replace(source, module=more, outputs=more.outputs, parts=more.parts)
+    more = WithLayerOutputs(more, chosen)
     return msgspec.structs.replace(source, module=more.eval(), outputs=[*source.outputs, *more.further])
+
+
+def _of_alignment(source: Source) -> str:
+    """The heads of cross attention that follow the sound, which Whisper's checkpoints name."""
+    path = source.files.get(GENERATION)
+    content: Any = {} if path is None else json.loads(path.read_bytes())
+    pairs = content.get(ALIGNMENT_HEADS)
+    if not pairs:
+        raise PosexportError(
+            f"--outputs {CROSS} without layers needs {ALIGNMENT_HEADS} in {GENERATION}, and {source.name} has none; "
+            f"name layers and heads: {CROSS}:2.1,3.4 (layer 2, head 1)"
+        )
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise PosexportError(
+            f"{path}: {ALIGNMENT_HEADS} must be pairs of a layer and a head, as [[2, 1], [3, 4]]; got {pairs!r:.50}"
+        )
+    return f"{CROSS}:" + ",".join(f"{layer}.{head}" for layer, head in pairs)
 
 
 def _check(one: LayerOutput, stack: Encoder | Decoder, name: str) -> None:

@@ -3,6 +3,7 @@
 The tests pack by loops over single numbers, as the libraries' documents say; no code is shared with what reads.
 """
 
+import copy
 import json
 import shutil
 import sys
@@ -35,6 +36,11 @@ SHAPES = {
     "mlp.gate_proj": (224, WIDTH),
     "mlp.up_proj": (224, WIDTH),
     "mlp.down_proj": (WIDTH, 224),
+}
+#: parts with the same input
+ORDERS = {
+    part: "attention" if part[10] in "qkv" and "attn" in part else "mlp" if part[4:6] in ("ga", "up") else part
+    for part in SHAPES
 }
 CONFIG = {
     "model_type": "llama",
@@ -121,10 +127,14 @@ def write(folder: Path, method: str, *, scattered: bool = False) -> dict[str, La
     rng = np.random.default_rng(5)
     layers: dict[str, Layer] = {}
     tensors: dict[str, Tensor] = {}
+    orders: dict[str, Array] = {}
     for index in range(LAYERS):
         for part, (n, k) in SHAPES.items():
             name = f"model.layers.{index}.{part}"
-            order = rng.permutation(np.arange(k) // GROUP) if scattered else None
+            order = None
+            if scattered:  # weights with the same input have one order, as their curvature is the same
+                same = f"{index}.{ORDERS[part]}"
+                order = orders.setdefault(same, rng.permutation(np.arange(k) // GROUP))
             layers[name] = Layer(rng, n, k, method, order)
             tensors |= layers[name].tensors(name, method)
         for norm in ("input_layernorm", "post_attention_layernorm"):
@@ -244,11 +254,70 @@ def test_portable_graphs_keep_the_numbers_too(tmp_path: Path) -> None:
     assert all(bytes(row.astype(np.uint8)) in columns for layer in layers.values() for row in layer.whole)
 
 
-def test_activation_order_has_real_values_and_is_not_kept(tmp_path: Path) -> None:
+def by_blocks(layer: Layer) -> Layer:
+    """The layer with its inputs in an order in which groups are consecutive, by a loop over the groups."""
+    places = [k for group in range(layer.zeros.shape[1]) for k in range(len(layer.groups)) if layer.groups[k] == group]
+    ordered = copy.copy(layer)
+    ordered.whole = layer.whole[:, places]
+    return ordered
+
+
+@pytest.mark.all
+def test_activation_order_keeps_the_files_bits_and_is_proven(tmp_path: Path) -> None:
     layers = write(tmp_path / "m", "gptq", scattered=True)
     found = {p.detach().numpy().tobytes() for p in read(tmp_path / "m").module.parameters()}
     assert all(layer.real.astype(np.float32).tobytes() in found for layer in layers.values())
-    with pytest.raises(PosexportError, match=r"activation order \(desc_act\); give --quantizer hqq"):
+    options: dict[str, Any] = {"precision": "int4", "target": "cpu", "lengths": [7]}
+    result = posexport.convert(str(tmp_path / "m"), tmp_path / "b", **options)
+    assert result.report is not None
+    assert result.report.passed
+    rows = rows_of(tmp_path / "b" / "model.onnx")
+    assert all(expected(by_blocks(layer)) <= rows for layer in layers.values())
+    assert json.loads((tmp_path / "b" / "posexport.json").read_text())["recipe"]["quantizer"] == "stored"
+
+
+@pytest.mark.parametrize("wrong", ["bits4", "bits4_scale", "bits4_zero", "activation_order"])
+def test_a_wrong_tensor_of_an_activation_order_fails(tmp_path: Path, wrong: str) -> None:
+    write(tmp_path / "m", "gptq", scattered=True)
+    posexport.convert(str(tmp_path / "m"), tmp_path / "b", precision="int4", target="cpu", verify=False)
+    path = tmp_path / "b" / "model.onnx"
+    model = onnx.load(path)
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name.endswith(f"_{wrong}"))
+    array = onnx.numpy_helper.to_array(tensor).copy()
+    flat = array.reshape(-1)
+    if wrong == "activation_order":
+        flat[[3, 60]] = flat[[60, 3]]
+    else:
+        flat[17] = flat[17] ^ 1 if array.dtype == np.uint8 else flat[17] * 1.01
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, path)
+    seal(tmp_path / "b", read_manifest(tmp_path / "b"))
+    report = posexport.verify(tmp_path / "b", against=str(tmp_path / "m"), lengths=[7])
+    assert not report.passed
+
+
+@pytest.mark.all
+def test_portable_graphs_keep_an_activation_order_too(tmp_path: Path) -> None:
+    write(tmp_path / "m", "gptq", scattered=True)
+    result = posexport.convert(str(tmp_path / "m"), tmp_path / "b", precision="int4", opset=21, lengths=[7])
+    assert result.report is not None
+    assert result.report.passed
+    operators = [node.op_type for node in onnx.load(tmp_path / "b" / "model.onnx").graph.node]
+    assert operators.count("DequantizeLinear") >= LAYERS * len(ORDERS)
+
+
+def test_several_orders_of_one_input_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ORDERS", {part: part for part in SHAPES})
+    write(tmp_path / "m", "gptq", scattered=True)
+    with pytest.raises(PosexportError, match=r"several activation orders \(g_idx\)"):
+        posexport.convert(str(tmp_path / "m"), tmp_path / "b", precision="int4", target="cpu", verify=False)
+    assert not (tmp_path / "b").exists()
+
+
+def test_groups_of_several_sizes_are_not_kept(tmp_path: Path) -> None:
+    write(tmp_path / "m", "gptq")
+    change(tmp_path / "m", lambda tensors: tensors["model.layers.1.mlp.up_proj.g_idx"][:1].fill_(1))
+    with pytest.raises(PosexportError, match=r"groups of several sizes \(g_idx\); give --quantizer hqq"):
         posexport.convert(str(tmp_path / "m"), tmp_path / "b", precision="int4")
     assert not (tmp_path / "b").exists()
 

@@ -213,8 +213,15 @@ def test_what_does_not_exist_is_refused(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["audio-absolute", "encoder-decoder-rope"])
-def test_other_models_are_refused(name: str) -> None:
-    with pytest.raises(PosexportError, match="for encoders and text decoders that posexport defines"):
-        with_outputs(builtin_source(name, task=None, settings_given=("layers=1",)), ["hidden_states:0"])
+@pytest.mark.parametrize(
+    ("name", "text", "kinds"),
+    [
+        ("audio-absolute", "hidden_states:0", "encoders and text decoders"),
+        ("encoder-decoder-rope", "hidden_states:0", "encoders and text decoders"),
+        ("encoder-rope", "cross_attentions:0", "encoder-decoders"),
+    ],
+)
+def test_other_models_are_refused(name: str, text: str, kinds: str) -> None:
+    with pytest.raises(PosexportError, match=f"{text[:-2]} is for {kinds} that posexport defines"):
+        with_outputs(builtin_source(name, task=None, settings_given=("layers=1",)), [text])
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from posexport.checkpoints.config import Config
-from posexport.checkpoints.packed.layouts import AWQ, GPTQ, CompressedTensors, Layout
+from posexport.checkpoints.packed.layouts import AWQ, GPTQ, NF4, CompressedTensors, Layout
 from posexport.errors import PosexportError
 
 KEY = "quantization_config"
@@ -23,6 +23,8 @@ def layout_of(config: Config) -> Layout | None:
     if not stated:
         return None
     method = stated.get("quant_method") if isinstance(stated, Mapping) else None
+    if method is None and isinstance(stated, Mapping) and stated.get("load_in_4bit"):
+        method = "bitsandbytes"  # of older files
     read = _METHODS.get(str(method))
     if read is None:
         raise PosexportError(
@@ -63,7 +65,14 @@ def _compressed_tensors(config: Config, stated: Mapping[str, Any]) -> Layout:
     return CompressedTensors(size)
 
 
-_METHODS = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed_tensors}
+def _bitsandbytes(config: Config, stated: Mapping[str, Any]) -> Layout:
+    _check(config, "load_in_4bit", stated.get("load_in_4bit", stated.get("_load_in_4bit")), (True,))
+    _check(config, "bnb_4bit_quant_type", stated.get("bnb_4bit_quant_type", "fp4"), ("nf4",))
+    _check(config, "bnb_4bit_quant_storage", stated.get("bnb_4bit_quant_storage", "uint8"), ("uint8",))
+    return NF4()
+
+
+_METHODS = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed_tensors, "bitsandbytes": _bitsandbytes}
 
 
 def _check(config: Config, key: str, value: object, known: tuple[object, ...]) -> None:

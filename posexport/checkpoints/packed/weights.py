@@ -14,14 +14,20 @@ from posexport.graph.precision.blocks.stored_rows import StoredRows
 
 @dataclass
 class Unpacked:
-    """Reads one linear layer's weight; ``names``: of its tensors by the ends of their names. Fills ``rows``."""
+    """Reads one linear layer's weight. Fills ``rows``.
+
+    ``names``: of its tensors by the ends of their names; ``target``: the name of the weight.
+    """
 
     layout: Layout
     weights: Weights
     names: Mapping[str, str]
     rows: StoredRows
-    shapes: dict[str, list[int]]
-    dtypes: dict[str, torch.dtype | None]
+    target: str
+
+    def __post_init__(self) -> None:
+        self.shapes = {self.target: self.layout.shape(self._tensor, self._sizes)}
+        self.dtypes: dict[str, torch.dtype | None] = {self.target: torch.float32}
 
     def read(self, name: str) -> Tensor:
         """The weight, float32 [N, K], in new memory."""
@@ -31,11 +37,12 @@ class Unpacked:
                 f"{self.weights.label}: {name} has scales for {packed.scales.shape[1]} groups of inputs, needed "
                 f"{int(packed.groups.max()) + 1}: group_size in config.json is not the file's"
             )
-        real = packed.real()
-        if packed.in_order:
-            self.rows.add(name, real.numpy(), packed.scales.numpy(), packed.zeros.numpy())
+        real, order = packed.real(), packed.order
+        if order is None:
+            self.rows.unequal.add(name)
         else:
-            self.rows.scattered.add(name)
+            self.rows.add(name, real.numpy(), packed.scales.numpy(), packed.zeros.numpy(), order.numpy())
+            self.rows.codes = None if packed.codes is None else packed.codes.numpy()
         return real
 
     def as_pages(self, name: str) -> nn.Parameter | None:
@@ -61,8 +68,7 @@ def unpacked(weights: Weights, layout: Layout) -> tuple[Weights, StoredRows]:
         names = {end: layer + end for end in layout.tensors if layer + end in weights.shapes}
         taken.update(names.values())
         target = f"{layer}weight"
-        shape = layout.shape({end: weights.shapes[name] for end, name in names.items()})
-        readers[target] = Unpacked(layout, weights, names, rows, {target: shape}, {target: torch.float32})
+        readers[target] = Unpacked(layout, weights, names, rows, target)
     remaining = [name for name in weights.shapes if name not in taken]
     biases = [name for name in remaining if name.endswith(".bias") and f"{name.removesuffix('bias')}weight" in readers]
     shapes = {name: weights.shapes[name] for name in remaining} | {n: r.shapes[n] for n, r in readers.items()}

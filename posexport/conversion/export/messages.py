@@ -189,6 +189,9 @@ def without_onnx_errors(name: str, lines: Mapping[str, str]) -> Iterator[None]:
         package = package_called(err)
         if package not in _ONNX or isinstance(err, PosexportError | OSError) or is_external(err):
             raise
+        # a tensor that is computed when the file is written says itself why it cannot be
+        if (reason := next((each for each in _chain(err) if isinstance(each, PosexportError)), None)) is not None:
+            raise reason from err
         message = f"{type(err).__name__}: {err}"
         node = _NODE.search(message)
         line = lines.get(node[1], "") if node else line_of_error(err)

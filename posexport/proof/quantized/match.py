@@ -208,6 +208,8 @@ def check(matched: Matched, quantizer: QuantizerName | None = None) -> None:
     """
     stored, by_order = matched.stored, quantizer in (None, "gptq")
     kept = quantizer == STORED and stored.highest - stored.lowest < 16
+    if stored.order is not None and not kept:
+        raise StoredError(f"{stored.name} has its inputs in another order, as only weights of a checkpoint's 4 bits do")
     for candidate, channels, rows in matched.pieces:
         if kept:
             _check_kept(stored, candidate, channels, rows)

@@ -36,8 +36,12 @@ def rounded(x: Tensor, how: Rounding) -> Tensor:
         result = (torch.clamp(torch.round(wide / step + shift) + zero, 0, 255) - zero) * step
     elif how.kind == "rows":
         result = _rows(wide, how.zero, shift)
-    else:
+    elif how.order is None:
         result = _blocks(wide, how.size, shift)
+    else:
+        order = torch.tensor(how.order, device=x.device)
+        result = torch.empty_like(wide)
+        result[..., order] = _blocks(wide[..., order], how.size, shift)
     return result.to(x.dtype)
 
 

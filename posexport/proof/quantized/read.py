@@ -11,10 +11,13 @@ from onnx_ir.passes.common import InlinePass
 
 from posexport.base.spec import InputSpec
 from posexport.graph.dataflow import content_values, reachable
+from posexport.graph.precision.blocks.quantize import NF4
+from posexport.graph.precision.blocks.stored_rows import ORDER
 from posexport.proof.quantized.experts import experts
 from posexport.proof.quantized.factors import constants_of
 from posexport.proof.quantized.records import (
     Array,
+    Coded,
     FloatProduct,
     Packed,
     Rounding,
@@ -204,6 +207,7 @@ def _product(node: ir.Node, known: set[ir.Value]) -> Use | None:
         "MatMulIntegerToFloat": _integer_to_float,
         "MatMulInteger": _integer,
         "MatMulNBits": _few_bits,
+        "MatMulBnb4": _codes,
         "MatMul": _dequantized,
         "Gemm": _dequantized,
     }.get(node.op_type)
@@ -262,10 +266,38 @@ def _few_bits(node: ir.Node, known: set[ir.Value]) -> Use | None:
         zero = zeros.reshape(n, blocks).astype(np.float64)
     scales = scale.reshape(n, blocks)
     scales = scales if scales.dtype == np.float32 else scales.astype(np.float64)
-    stored = Stored(tensor_name(node.inputs[1]), whole, scales, zero, size, 0, (1 << bits) - 1)
+    stored, order = _before_gather(
+        node, Stored(tensor_name(node.inputs[1]), whole, scales, zero, size, 0, (1 << bits) - 1)
+    )
     rounds = node.attributes.get_int("accuracy_level", 0) == ROUNDS_ACTIVATIONS
     bias = array_of(node, 5) if len(node.inputs) > 5 else _bias(node.outputs[0], n)
-    return Use(stored, False, [Rounding("blocks", size=size) if rounds else Rounding()], [bias])
+    return Use(stored, False, [Rounding("blocks", size=size, order=order) if rounds else Rounding()], [bias])
+
+
+def _codes(node: ir.Node, known: set[ir.Value]) -> Use | None:
+    """A product with codes of 4 bits, rows one after another."""
+    packed, scale = constant(node.inputs[1], known), array_of(node, 2)
+    if packed is None or scale is None:
+        raise StoredError(f"MatMulBnb4 {node.name} multiplies by a weight or a scale that is no constant")
+    if node.attributes.get_int("quant_type", -1) != NF4:
+        raise StoredError(f"MatMulBnb4 {node.name} has codes that are not NF4")
+    k, n, size = (node.attributes.get_int(name, 0) for name in ("K", "N", "block_size"))
+    whole, scales = Coded(packed.reshape(n, -1), 4, k), scale.reshape(n, -1)
+    stored = Stored(tensor_name(node.inputs[1]), whole, scales, np.zeros(scales.shape), size, 0, 15)
+    return Use(stored, False, [Rounding()], [_bias(node.outputs[0], n)])
+
+
+def _before_gather(node: ir.Node, stored: Stored) -> tuple[Stored, Array | None]:
+    """The weight for inputs as they are before the Gather into the order of its blocks, and that order."""
+    gather = _producer(node.inputs[0])
+    while gather is not None and gather.op_type in ("Cast", "Unsqueeze"):
+        gather = _producer(gather.inputs[0])
+    if gather is None or gather.op_type != "Gather" or not tensor_name(gather.inputs[1]).endswith(ORDER):
+        return stored, None
+    order = constant(gather.inputs[1])
+    if order is None or not np.array_equal(np.sort(order), np.arange(stored.whole.shape[1])):
+        raise StoredError(f"{stored.name} reads inputs in an order that leaves some out")
+    return stored.gathered(order), order
 
 
 def _dequantized(node: ir.Node, known: set[ir.Value]) -> Use | None:
@@ -285,7 +317,8 @@ def _dequantized(node: ir.Node, known: set[ir.Value]) -> Use | None:
     fused = before.attributes.get_int("axis", 1) == 0 and size >= 16 and not transposed and node.op_type == "MatMul"
     fused = fused and table is not None and len(table.uses()) == len(before.outputs[0].uses()) == 1
     bias = array_of(node, 2) if len(node.inputs) > 2 else _bias(node.outputs[0], len(stored.whole))
-    return Use(stored, False, [Rounding("blocks", size=size) if fused else Rounding()], [bias])
+    stored, order = _before_gather(node, stored)
+    return Use(stored, False, [Rounding("blocks", size=size, order=order) if fused else Rounding()], [bias])
 
 
 def _producer(value: ir.Value | None) -> ir.Node | None:

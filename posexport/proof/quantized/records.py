@@ -5,7 +5,7 @@ blocks.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,14 +30,15 @@ class Rounding:
     Attributes:
         kind: ``exact``: not at all; ``rows``: to uint8 about ``zero``, with a scale for each row that fits its largest
             value; ``static``: to uint8 about ``zero`` in steps of ``step``; ``blocks``: to int8, symmetric, with a
-            scale for every ``size`` values of a row; ``float``: not at all, and the weight is not the stored one but
-            the definition's, which the file has too.
+            scale for every ``size`` values of a row, which are in the order of ``order``; ``float``: not at all, and
+            the weight is not the stored one but the definition's, which the file has too.
     """
 
     kind: Literal["exact", "rows", "static", "blocks", "float"] = "exact"
     zero: int = 0
     step: float = 0.0
     size: int = 0
+    order: Array | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,7 @@ class Stored:
         size: how many values of a channel share a scale; the last block may have fewer.
         lowest: the least whole number of its type.
         highest: the largest.
+        order: [K], the inputs in the order of the blocks, by which a Gather brings them there; None: as they are.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Stored:
     size: int
     lowest: int
     highest: int
+    order: Array | None = None
 
     @property
     def scale_error(self) -> float:
@@ -71,17 +74,24 @@ class Stored:
     @property
     def blocks(self) -> Array:
         """[K]: which block each value of a channel is in."""
-        return np.arange(self.whole.shape[1]) // self.size
+        blocks = np.arange(self.whole.shape[1]) // self.size
+        return blocks if self.order is None else blocks[np.argsort(self.order)]
+
+    def gathered(self, order: Array) -> "Stored":
+        """The same product, as a weight of inputs before a Gather by ``order``."""
+        back = np.argsort(order)
+        whole = self.whole.gathered(back) if isinstance(self.whole, Packed) else self.whole[:, back]
+        return replace(self, whole=whole, order=order)
 
     def real(self, channels: Any = slice(None), dtype: Any = np.float64) -> Array:
         """The real values, [channels, K]: exact in float64, in float32 the nearest numbers."""
         wide = self.whole[channels].astype(dtype)
         zero, scale = (array[channels].astype(dtype, copy=False) for array in (self.zero, self.scale))
-        if scale.shape[1] * self.size == wide.shape[1]:
+        if self.order is None and scale.shape[1] * self.size == wide.shape[1]:
             by_block = wide.reshape(*scale.shape, self.size)
             by_block -= zero[..., None]
             by_block *= scale[..., None]
-        else:  # one block, or a last one that has fewer
+        else:  # one block, a last one that has fewer, or scattered ones
             wide -= zero[:, self.blocks]
             wide *= scale[:, self.blocks]
         return np.asarray(wide)
@@ -230,8 +240,8 @@ def dequantized(node: ir.Node, known: set[ir.Value], across: int) -> Stored | No
 class Packed:
     """Whole numbers of few bits, [N, K], unpacked where channels are read: what a file maps takes no memory."""
 
-    def __init__(self, packed: Array, bits: int, width: int) -> None:
-        self._packed, self._bits, self._width = packed, bits, width
+    def __init__(self, packed: Array, bits: int, width: int, columns: Array | None = None) -> None:
+        self._packed, self._bits, self._width, self._columns = packed, bits, width, columns
         self.shape = len(packed), width
 
     def __len__(self) -> int:
@@ -240,7 +250,30 @@ class Packed:
     def __getitem__(self, channels: Any) -> Array:
         some = unpacked(self._packed[channels], self._bits)[:, : self._width]
         memory_mapped.release_array(self._packed)
-        return some
+        return some if self._columns is None else some[:, self._columns]
+
+    def gathered(self, columns: Array) -> "Packed":
+        """Returns the columns in this order."""
+        return Packed(self._packed, self._bits, self._width, columns)
+
+
+#: ONNX Runtime's table of NF4 (contrib_ops/cpu/quantization/dequantize_blockwise_bnb4.h)
+_NF4 = np.array(
+    [
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+        *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+        *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ],
+    np.float32,
+)
+
+
+class Coded(Packed):
+    """Values of NF4 codes, [N, K], from -1 to 1; the first of two codes is the high half of its byte."""
+
+    def __getitem__(self, channels: Any) -> Array:
+        low_first = super().__getitem__(channels)
+        return _NF4[low_first.reshape(len(low_first), -1, 2)[..., ::-1].reshape(low_first.shape)]
 
 
 def unpacked(packed: Array, bits: int) -> Array:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from posexport.base.spec import CARRIED, InputSpec, OutputSpec
 from posexport.models.definition import Definition
-from posexport.models.layer_outputs import WithLayerOutputs
 from posexport.nn.config import Config
 from posexport.proof.full_model.records import Stack
 from posexport.proof.full_model.weights import Words
@@ -84,7 +83,7 @@ def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Redu
     """
     if not isinstance(source.module, Definition) or (source.by_trial and not isinstance(source.module, Reducible)):
         return "its layers are not known to posexport"
-    if any(isinstance(each, WithLayerOutputs) for each in source.module.modules()):
+    if any(getattr(each, "layer_outputs", ()) for each in source.module.modules()):
         return "its outputs (--outputs) are of layers by their numbers"
     if [spec.name for spec in source.inputs] != [spec.name for spec in source.module.inputs]:
         return "its layout has other inputs"

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from posexport.run.audio.words import TimedToken, words
+
 Ids = list[int]
+Text = list[TimedToken]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,7 @@ class SpeechTokens:
         first_timestamp: the id of ``<|0.00|>``.
         time_precision: seconds from one timestamp to the next.
         decode: ids to text.
+        language: English name of the tokenizer's language, for words where none was detected.
     """
 
     special: frozenset[int]
@@ -27,6 +31,7 @@ class SpeechTokens:
     first_timestamp: int
     time_precision: float
     decode: Callable[[Ids], str]
+    language: str = "english"
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class _Chunk:
     start: float | None = None
     end: float | None = None
     text: str = ""
+    words: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -77,29 +83,34 @@ class Transcript:
     Attributes:
         tokens: what they mean.
         timestamps: return chunks of text between timestamps; else a change of language begins a new chunk.
+        words: add the words of each chunk with their times.
         segment_size: timestamps of a window of the model.
     """
 
     tokens: SpeechTokens
     timestamps: bool
+    words: bool = False
     segment_size: int = 1500
     _chunks: list[_Chunk] = field(default_factory=list)
     _chunk: _Chunk = field(default_factory=_Chunk)
     _language: str | None = None
     _offset: float = 0.0
-    _waiting: list[Ids] = field(default_factory=list)
+    _waiting: list[Text] = field(default_factory=list)
     _skip: bool = False
 
-    def add(self, ids: Ids, stride: Seconds | None = None) -> None:
-        """Tokens of the next chunk of sound; ``stride``: the context that its neighbours cover too."""
+    def add(self, ids: Ids, stride: Seconds | None = None, token_ends: Sequence[float] = ()) -> None:
+        """Tokens of the next chunk of sound; ``stride``: the context that its neighbours cover too.
+
+        ``token_ends``: the seconds at which each token ends, from the beginning of the chunk of sound, for words.
+        """
         first, last = self._between(ids, stride)
         times = _Times(self.tokens, self.segment_size)
-        text: Ids = []
+        text: Text = []
         for place, token in enumerate(ids):
             if token in self.tokens.special:
                 text = self._special(token, text)
             elif token < self.tokens.first_timestamp:
-                text.append(token)
+                text.append(TimedToken(token, *self._span(place, token_ends)))
             else:
                 seconds = round(times.seconds(ids, place) + self._offset, 2)
                 text = self._stamp(token, seconds, text, first, last)
@@ -111,13 +122,25 @@ class Transcript:
             self._begin()
 
     def chunks(self) -> list[dict[str, Any]]:
-        """All chunks so far: ``language``, ``timestamp`` and ``text``."""
+        """All chunks so far: ``language``, ``timestamp``, ``text`` and ``words`` with the same keys."""
         if self._waiting:
             self._end()
         return [
-            {"language": chunk.language, "timestamp": (chunk.start, chunk.end), "text": chunk.text}
+            {
+                "language": chunk.language,
+                "timestamp": (chunk.start, chunk.end),
+                "text": chunk.text,
+                "words": [{"language": chunk.language, **word} for word in chunk.words],
+            }
             for chunk in self._chunks
         ]
+
+    def _span(self, place: int, ends: Sequence[float]) -> list[tuple[float, float]]:
+        """The token begins where the one before it ends; empty without times."""
+        if not len(ends):
+            return []
+        start = float(ends[place - 1]) if place else 0.0
+        return [(round(start + self._offset, 2), round(float(ends[place]) + self._offset, 2))]
 
     def _between(self, ids: Ids, stride: Seconds | None) -> tuple[float, int | None]:
         """Timestamps that count: from the first on, and before the last, which are at the edges of the context."""
@@ -134,7 +157,7 @@ class Transcript:
                 last = token
         return (first + stride.left / self.tokens.time_precision if stride.left else first), last
 
-    def _special(self, token: int, text: Ids) -> Ids:
+    def _special(self, token: int, text: Text) -> Text:
         """A language token sets the chunk's language; other special tokens say nothing. Returns the text so far."""
         language = self.tokens.languages.get(token)
         if language is None:
@@ -146,7 +169,7 @@ class Transcript:
         self._chunk.language = self._language = language
         return text
 
-    def _stamp(self, token: int, seconds: float, text: Ids, first: float, last: int | None) -> Ids:
+    def _stamp(self, token: int, seconds: float, text: Text, first: float, last: int | None) -> Text:
         """A timestamp begins or ends a chunk of text; returns the text so far. Those in the context are left out."""
         if last and token >= last:
             self._skip = True  # and the next one, as they come in pairs
@@ -162,7 +185,11 @@ class Transcript:
         return text
 
     def _end(self) -> None:
-        self._chunk.text = self.tokens.decode(joined(self._waiting))
+        text = joined(self._waiting)
+        self._chunk.text = self.tokens.decode([one.token for one in text])
+        if self.words:
+            language = self._language or self.tokens.language
+            self._chunk.words = words(text, self.tokens.decode, language, min(self.tokens.special))
         self._chunks.append(self._chunk)
         self._begin()
 
@@ -170,18 +197,20 @@ class Transcript:
         self._chunk, self._waiting = _Chunk(self._language), []
 
 
-def joined(sequences: Sequence[Ids]) -> Ids:
+def joined(sequences: Sequence[Text]) -> Text:
     """Token sequences of overlapping chunks as one: cut in the middle of where each agrees best with the next.
 
     Every shift of the two is scored by the part of the tokens that agree, and 0.0001 for each position of the shift.
+    Tokens with times agree only in the order of their times.
     """
-    left, tokens = sequences[0], []
+    left, tokens = sequences[0], list[TimedToken]()
     for right in sequences[1:]:
         best, cut = 0.0, (len(left), 0)
         for shift in range(1, len(left) + len(right)):
             start, stop = max(0, len(left) - shift), min(len(left), len(left) + len(right) - shift)
             after, until = max(0, shift - len(left)), min(len(right), shift)
-            agree = sum(a == b for a, b in zip(left[start:stop], right[after:until], strict=True))
+            pairs = zip(left[start:stop], right[after:until], strict=True)
+            agree = sum(a.token == b.token and a.span <= b.span for a, b in pairs)
             score = agree / shift + shift / 10000.0
             if agree > 1 and score > best:
                 best, cut = score, ((start + stop) // 2, (after + until) // 2)

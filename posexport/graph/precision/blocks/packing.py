@@ -9,8 +9,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.base.targets.precisions import QuantizerName
+from posexport.errors import PosexportError
 from posexport.graph.precision.blocks.rounding import Factor, Floats, Rounded, half_quadratic, nearest, second_order
-from posexport.graph.precision.blocks.stored_rows import StoredRows
+from posexport.graph.precision.blocks.stored_rows import Order, StoredRows
 from posexport.graph.precision.derived import Array, Derived
 from posexport.graph.precision.projections import Weight
 
@@ -56,6 +57,22 @@ class Scheme:
             return nearest(matrix, self.bits, self.size)
         return second_order(matrix, self.factor, self.bits, self.size)
 
+    def order(self, weight: Weight) -> Order | None:
+        """The order of inputs in blocks, which a product has to gather; None: as they are.
+
+        Raises:
+            PosexportError: calls of a function would need several.
+        """
+        if self.rows is None:
+            return None
+        orders = [self.rows.order(weight.array(call)) for call in range(len(weight.stored))]
+        if weight.calls and any(order is not None for order in orders):
+            raise PosexportError(
+                f"{weight.name} is in a function of the graph, and its checkpoint has an activation order (g_idx); "
+                "round it again with --quantizer hqq"
+            )
+        return orders[0]
+
     def count(self, weight: Weight) -> int:
         """The number of blocks in a channel; the last one may be padded."""
         return -(-weight.sizes[0] // self.size)
@@ -81,6 +98,23 @@ def for_product(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
             ir.DataType.UINT8, (n, -(-blocks * scheme.bits // 8)), lambda matrix: _zeros(rounded.zeros(matrix), scheme)
         )
     return tensors
+
+
+def for_codes(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
+    """B and absmax of MatMulBnb4: the rows one after another, [N * K / 2] and [N * blocks].
+
+    Two numbers are a byte, the first in its high half, as bitsandbytes stores them.
+    """
+    (k, n), blocks, rounded = weight.sizes, scheme.count(weight), _Rounding(weight, scheme)
+
+    def values(matrix: Floats) -> NDArray[np.uint8]:
+        whole = rounded.values(matrix).reshape(-1)
+        return (whole[0::2] << 4 | whole[1::2]).astype(np.uint8)
+
+    return {
+        "nf4": Derived(ir.DataType.UINT8, (n * k // 2,), values),
+        "nf4_scale": Derived(ir.DataType.FLOAT, (n * blocks,), lambda matrix: rounded.scales(matrix).reshape(-1)),
+    }
 
 
 def for_dequantize(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:

@@ -5,7 +5,7 @@ head are rows of its blocks, so that both are stored once.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,23 +16,34 @@ from posexport.base.targets.target import BLOCKED_OPSET, MICROSOFT, Target
 from posexport.errors import PosexportError
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
-from posexport.graph.precision.blocks.packing import Scheme, for_dequantize, for_product
+from posexport.graph.precision.blocks.packing import Scheme, for_codes, for_dequantize, for_product
 from posexport.graph.precision.blocks.rounding import factors
-from posexport.graph.precision.blocks.stored_rows import StoredRows
+from posexport.graph.precision.blocks.stored_rows import ORDER, StoredRows
 from posexport.graph.precision.calibration import Calibration
-from posexport.graph.precision.derived import DerivedTensors, import_microsoft
+from posexport.graph.precision.derived import Derived, DerivedTensors, import_microsoft
 from posexport.graph.precision.projections import Projection, Weight
 from posexport.graph.precision.rows.weights import Lookup, quantize_lookup
 from posexport.graph.precision.selection import Chosen, PrecisionResult, Replacement, choose
 
 FLOAT = ir.DataType.FLOAT
 OPERATOR = "MatMulNBits"
+#: for weights of NF4, and what its attribute quant_type says of them
+CODES_OPERATOR, NF4 = "MatMulBnb4", 1
 
 
 def replacement(target: Target, scheme_of: Callable[[Projection], Scheme]) -> Replacement:
     """The nodes and tensors that replace a projection."""
+
+    def of_codes(projection: Projection) -> bool:
+        rows = scheme_of(projection).rows
+        return rows is not None and rows.codes is not None
+
+    def fused(projection: Projection) -> Mapping[str, Derived]:
+        tensors = for_codes if of_codes(projection) else for_product
+        return tensors(projection.weight, scheme_of(projection))
+
     if target.may_use(OPERATOR):
-        return Replacement(lambda projection: for_product(projection.weight, scheme_of(projection)), nodes=0)
+        return Replacement(fused, nodes=0)
     return Replacement(lambda projection: for_dequantize(projection.weight, scheme_of(projection)), nodes=1)
 
 
@@ -76,13 +87,33 @@ class Products:
 
     def _fused_product(self, projection: Projection, scheme: Scheme, g: Builder) -> ir.Value:
         k, n = projection.weight.sizes
+        if scheme.rows is not None and scheme.rows.codes is not None:
+            return self._coded_product(projection, scheme, g)
         stored = self._tensors.put(projection.weight, projection.container, for_product(projection.weight, scheme))
         attributes = {"K": k, "N": n, "bits": scheme.bits, "block_size": scheme.size, "accuracy_level": self._level}
-        inputs = [projection.product.inputs[0], *stored]
+        inputs = [self._input(projection, scheme, g), *stored]
         return g.op(OPERATOR, *inputs, name="product", shape=projection.output.shape, domain=MICROSOFT, **attributes)
 
+    def _coded_product(self, projection: Projection, scheme: Scheme, g: Builder) -> ir.Value:
+        k, n = projection.weight.sizes
+        stored = self._tensors.put(projection.weight, projection.container, for_codes(projection.weight, scheme))
+        attributes = {"K": k, "N": n, "block_size": scheme.size, "quant_type": NF4}
+        inputs = [self._input(projection, scheme, g), *stored]
+        shape = projection.output.shape
+        return g.op(CODES_OPERATOR, *inputs, name="product", shape=shape, domain=MICROSOFT, **attributes)
+
+    def _input(self, projection: Projection, scheme: Scheme, g: Builder) -> ir.Value:
+        """What the product multiplies, its channels in the order of the weight's blocks."""
+        x, weight = projection.product.inputs[0], projection.weight
+        assert x is not None
+        order = scheme.order(weight)
+        if order is None:
+            return x
+        indices = self._tensors.number(projection.container, f"{weight.name}_{ORDER}", order)
+        return g.Gather(x, indices, name="by_blocks", axis=-1, shape=x.shape)
+
     def _product(self, projection: Projection, scheme: Scheme, g: Builder) -> ir.Value:
-        weight, x = projection.weight, projection.product.inputs[0]
+        weight, x = projection.weight, self._input(projection, scheme, g)
         stored = self._tensors.put(weight, projection.container, for_dequantize(weight, scheme))
         calls = weight.calls
         main = projection.container is self._main or (calls and all(call.graph is self._main for call in calls))
@@ -167,6 +198,14 @@ def _check_blocks(projections: Sequence[Projection], target: Target, options: Pr
             )
 
 
+def _no_codes(target: Target) -> str | None:
+    """Why a graph for ``target`` cannot have weights of NF4."""
+    if not target.may_use(CODES_OPERATOR):
+        return target.needs_microsoft(CODES_OPERATOR) or f"{target.name} has no such operator; use --target cpu"
+    lacks = target.needs_kernel(CODES_OPERATOR, MICROSOFT)
+    return None if lacks is None else f"{lacks}; use --precision int4"
+
+
 def quantize_blocks(
     model: ir.Model,
     interface: Interface,
@@ -192,6 +231,11 @@ def quantize_blocks(
         )
     bits = options.weight_bits or 8
     rows = rows if options.quantizer == STORED else None
+    if rows is not None and rows.codes is not None and (reason := _no_codes(target)):
+        raise PosexportError(
+            f"the checkpoint's weights are NF4, kept by {CODES_OPERATOR} in --precision {options.precision}: {reason}, "
+            "or --quantizer hqq to round them again"
+        )
     linear = Scheme(bits, options.block_size, options.quantizer, rows=rows)
     head = Scheme(options.head_bits, options.block_size)
 
@@ -233,7 +277,8 @@ def _classes(chosen: Chosen, linear: Scheme, head: Scheme, bodies: int, tied: in
     blocks = f"in blocks of {linear.size}"
     if bodies:
         fallback = f", {without} of them rtn" if without else ""
-        stored["linear weights"] = f"int{linear.bits} {blocks}, {linear.quantizer}{fallback}"
+        kind = "nf" if linear.rows is not None and linear.rows.codes is not None else "int"
+        stored["linear weights"] = f"{kind}{linear.bits} {blocks}, {linear.quantizer}{fallback}"
     if len(chosen.projections) > bodies:
         stored["projections to logits"] = f"int{head.bits} {blocks}"
     if chosen.tables:
