@@ -75,6 +75,15 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
     int32: Annotated[
         bool, Option(group=EXPERT, help="Integer inputs as int32, for NPUs and providers without int64.")
     ] = False
+    first_output: Annotated[
+        str | None,
+        Option(
+            group=OUTPUT,
+            metavar="NAME",
+            help="The output that comes first in the file, such as sentence_embedding for search engines that read the "
+            "first one.",
+        ),
+    ] = None  # type: ignore[assignment]
     precision: Annotated[
         PrecisionName | Sequence[PrecisionName],
         Option(
