@@ -19,7 +19,8 @@ class Signatures(griffe.Extension):
         if not any(str(decorator.value).startswith("taking(") for decorator in func.decorators):
             return
         real = getattr(importlib.import_module(func.module.path), func.name)
-        func.docstring = griffe.Docstring(inspect.getdoc(real) or "", parent=func)
+        if func.docstring is not None:
+            func.docstring.value = inspect.getdoc(real) or ""
         func.parameters = griffe.Parameters(*map(_parameter, inspect.signature(real).parameters.values()))
 
 

@@ -11,7 +11,7 @@ import pytest
 from posexport.base.targets import kernels
 from posexport.base.targets.kernels import LISTS, Kernels, load_table
 from posexport.base.targets.listed import COREML, DML, LISTED, QNN, audited
-from posexport.base.targets.providers import PROVIDERS, targets
+from posexport.base.targets.providers import PROVIDERS, Provider, targets
 from posexport.base.targets.target import MICROSOFT
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "ci" / "kernels"))
@@ -41,7 +41,7 @@ def test_a_list_is_of_no_version() -> None:
 
 
 @pytest.mark.parametrize("provider", LISTED.values(), ids=lambda provider: provider.name)
-def test_rows_are_operators_and_types(provider) -> None:
+def test_rows_are_operators_and_types(provider: Provider) -> None:
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain}
     rows = TABLES[provider.ort_name].kernels
     assert len(rows) > 60
@@ -62,7 +62,7 @@ def test_rows_are_operators_and_types(provider) -> None:
         (QNN, ["Gather", "MatMul", "Gelu", "LayerNormalization", "Equal"], ["Erf", "Range", "Shape", "If"]),
     ],
 )
-def test_operators_of_encoders(provider, has: list[str], lacks: list[str]) -> None:
+def test_operators_of_encoders(provider: Provider, has: list[str], lacks: list[str]) -> None:
     def of(operator: str) -> bool:
         return bool(kernels.rows(provider.ort_name, operator, "", 20))
 
