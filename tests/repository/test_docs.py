@@ -57,6 +57,7 @@ NOT_RUN = {
     "quickstart.md": 2,
     "rerankers.md": 2,
     "scoreboard.md": 1,
+    "search-engines.md": 1,
     "sources.md": 1,
 }
 
