@@ -92,14 +92,14 @@ def registered() -> tuple[str, dict[str, list[Kernels]]]:
                 types[port] |= set(re.findall(r"^tensor\((\w+)\)$", "\n".join(constraints.get(port, ())), re.MULTILINE))
     return version, {
         provider: [
-            Kernels(operator, domain, since, None if until == _OPEN_END else until, _data_types(types))
+            Kernels(operator, domain, since, None if until == _OPEN_END else until, data_types(types))
             for (domain, operator, since, until), types in sorted(rows.items())
         ]
         for provider, rows in dtypes.items()
     }
 
 
-def _data_types(by_port: Mapping[str, set[str]]) -> tuple[str, ...]:
+def data_types(by_port: Mapping[str, set[str]]) -> tuple[str, ...]:
     """Of types by constraint, the first input's first, those of the first that is no condition, index or shape."""
     data = (types for types in by_port.values() if types - {"bool", "int32", "int64"})
     return tuple(sorted(next(data, set().union(*by_port.values()))))

@@ -64,9 +64,17 @@ class Export:
         from posexport.graph.precision.calibration import Calibration
         from posexport.proof.agreement.texts import random_rows
         from posexport.run.providers import make_session
+        from posexport.run.static_session import StaticSession
 
         def open_graph(path: Path) -> Any:
             return make_session(path, threads=self.threads).run
 
         feeds = self.texts or random_rows(graph, graph.limits)
-        return Calibration(feeds, open_graph) if feeds else None
+        if not feeds:
+            return None
+        sizes = self.recipe.static_sizes or {}
+        if not sizes:
+            return Calibration(feeds, open_graph)
+        fixed = StaticSession(None, sizes, graph.inputs, graph.outputs)
+        mask = next((spec.name for spec in graph.inputs if spec.role == "mask"), "")
+        return Calibration([call for given in feeds for call in fixed.calls(given)], open_graph, mask)

@@ -84,6 +84,7 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         "static_sizes": sizes_of(options.static_sizes) or msgspec.UNSET,
         "input": options.input if options.input == "embeddings" else msgspec.UNSET,
         "int32": options.int32 or msgspec.UNSET,
+        "first_output": options.first_output or msgspec.UNSET,
         # NPUs know no functions
         "inline": options.inline or bool(options.static_sizes),
         "adapters": [name for name, _ in options.load.adapters] or msgspec.UNSET,
@@ -121,7 +122,8 @@ def manifest_of(
     # by the report; `proven_on` names the provider that ran
     proven = verdict(report).proven
     return Manifest(
-        **source.facts,
+        # in the order of the file's
+        **{**source.facts, "outputs": sorted(source.outputs, key=lambda spec: spec.name != recipe.first_output)},
         posexport=VERSION,
         source=SourceInfo(name=source.public_name, kind=source.kind, sha256=source.sha256, revision=source.revision),
         parts=source.part_specs,

@@ -84,6 +84,15 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             help="embeddings: the graph takes inputs_embeds, from embed_tokens.onnx or from you (soft prompts).",
         ),
     ] = "ids"
+    first_output: Annotated[
+        str | None,
+        Option(
+            group=OUTPUT,
+            metavar="NAME",
+            help="The output that comes first in the file, such as sentence_embedding for search engines that read the "
+            "first one.",
+        ),
+    ] = None  # type: ignore[assignment]
     precision: Annotated[
         PrecisionName | Sequence[PrecisionName],
         Option(

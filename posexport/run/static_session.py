@@ -4,7 +4,7 @@ Imports no torch.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -67,18 +67,21 @@ class StaticSession(WrappedSession):
                 raise PosexportError(Bound(axis, size).message)
             if axis not in (BATCH, SEQUENCE) and given[axis] < size:
                 raise PosexportError(Bound(axis, size, "minimum").message)
-        padded = {name: self._padded(array, self._inputs[name]) for name, array in arrays.items()}
-        step = self._sizes.get(BATCH, given[BATCH])
-        calls = [
-            run(self._session, names, self._rows(padded, start, step), options)
-            for start in range(0, given[BATCH], step)
-        ]
+        calls = [run(self._session, names, feeds, options) for feeds in self.calls(arrays)]
         outputs = []
         for name, parts in zip(names, zip(*calls, strict=True), strict=True):
             axes = self._outputs[name].axes if name in self._outputs else ()
             array = parts[0] if BATCH not in axes else np.concatenate(parts, axes.index(BATCH))
             outputs.append(array[tuple(slice(given.get(str(axis))) for axis in axes)])
         return outputs
+
+    def calls(self, arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        """The inputs of each call of the graph: rows in batches of its size, padded to its length."""
+        padded = {name: self._padded(array, self._inputs[name]) for name, array in arrays.items()}
+        batch = self._size(arrays, BATCH)
+        step = self._sizes.get(BATCH, batch)
+        for start in range(0, batch, step):
+            yield self._rows(padded, start, step)
 
     def _size(self, arrays: Mapping[str, Array], axis: str) -> int:
         sizes = (

@@ -162,9 +162,21 @@ def prepare(
         source = with_embeddings(source) if recipe.input == "embeddings" else source
         source = with_static_sizes(source, sizes_of(recipe.static_sizes or ()))
         source = with_int32(source) if recipe.int32 else source
+        _check_first_output(source, recipe.first_output or "")
     if tokenizer is not None:
         source = with_tokenizer(source, tokenizer)
     return source
+
+
+def _check_first_output(source: Source, name: str) -> None:
+    """Raises PosexportError if ``source`` has several graphs, or no output of that name; "": nobody named one."""
+    if name and source.parts:
+        raise PosexportError(
+            f"--first-output is for models of one graph, {source.name} has {len(source.parts)}: leave it out"
+        )
+    names = [spec.name for spec in source.outputs]
+    if name and name not in names:
+        raise PosexportError(f"--first-output {name}: {source.name} has no such output; name {' or '.join(names)}")
 
 
 def recorded_options(

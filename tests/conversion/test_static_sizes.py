@@ -10,7 +10,11 @@ import onnxruntime
 import pytest
 
 import posexport
+from posexport.base.options.recipe import Recipe
+from posexport.conversion.export.layout import BUNDLE
+from posexport.conversion.graphs import Export
 from posexport.errors import PosexportError
+from posexport.graph.precision.calibration import Calibration
 from posexport.proof.choose import ProofOptions, prove_model
 from posexport.sources.builtin import builtin_source
 from posexport.sources.static_sizes import sizes_of, with_int32, with_static_sizes
@@ -147,3 +151,28 @@ def test_a_size_that_does_not_fit_is_refused(name: str, static: str, sentence: s
 def test_int32_is_for_one_graph() -> None:
     with pytest.raises(PosexportError, match="--int32 is for models of one graph"):
         with_int32(builtin_source("decoder-rope", task=None, settings_given=()))
+
+
+def test_int8_is_proven_at_static_sizes(tmp_path: Path) -> None:
+    """Its activations are measured on rows that are padded to the size."""
+    model = converted("encoder-rope", tmp_path / "bundle", static_sizes=SIZES, precision="int8", int32=True)
+    assert "MatMulInteger" in {node.op_type for node in model.graph.node}
+
+
+def test_padding_is_not_measured() -> None:
+    rows = np.arange(12.0).reshape(6, 2)
+    feeds = {"input_ids": np.ones((2, 3), np.int32), "attention_mask": np.array([[1, 1, 0], [1, 0, 0]], np.int32)}
+    calibration = Calibration([feeds], lambda _: pytest.fail("opens nothing"), "attention_mask")
+    assert calibration.real(rows, feeds).tolist() == rows[[0, 1, 3]].tolist()
+    assert len(calibration.real(rows[:2], feeds)) == 2, "one row for each text, after pooling"
+    assert len(Calibration([feeds], calibration.open).real(rows, feeds)) == 6
+
+
+def test_texts_are_measured_in_calls_of_the_static_sizes() -> None:
+    source = builtin_source("encoder-rope", task=None, settings_given=shared("encoder-rope"))
+    recipe = Recipe(task=source.task, opset=18, precision="int8", static_sizes=SIZES)
+    texts = [{spec.name: np.ones((3, 5), np.int64) for spec in source.inputs}]
+    calibration = Export(recipe, BUNDLE, texts)._calibration(source)
+    assert calibration is not None
+    assert [{array.shape for array in feeds.values()} for feeds in calibration.feeds] == [{(2, 29)}, {(2, 29)}]
+    assert calibration.feeds[1][calibration.mask].sum() == 10, "the third row twice, of five tokens each"

@@ -7,6 +7,7 @@ import msgspec
 
 from posexport.base.options.option import EXPERT, GRAPH, OUTPUT, PROOF, RULES, RUNTIME, SOURCE, Option, StrPath
 from posexport.base.options.recipe import DefinitionName, DropWeights
+from posexport.base.targets.listed import audited
 from posexport.base.targets.precisions import PrecisionName
 from posexport.base.targets.provider_options import CUDA_OPTIONS
 from posexport.base.targets.providers import DEFAULT_PROVIDER, PROVIDERS, targets
@@ -214,8 +215,8 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | Sequence[str],
         Option(
             group=RUNTIME,
-            words=lambda: tuple(PROVIDERS),
-            help=f"The execution provider that the file is for: {', '.join(PROVIDERS)}; with --run, others to compare "
+            words=lambda: tuple(audited()),
+            help=f"The execution provider that the file is for: {', '.join(audited())}; with --run, others to compare "
             "with it (repeatable).",
         ),
     ] = DEFAULT_PROVIDER

@@ -70,6 +70,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         static_sizes: the size of each axis of the graph that does not vary; not there: all vary.
         int32: integer inputs are int32; not there: int64.
         input: what the graph that computes takes: embeddings, of which another makes them of ids; not there: token ids.
+        first_output: the output that comes first in the graph; not there: the task's order.
         adapters: names of LoRA adapters, in the order of their ids; not there: none.
     """
 
@@ -152,6 +153,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
     static_sizes: Mapping[str, int] | msgspec.UnsetType = msgspec.UNSET
     int32: bool | msgspec.UnsetType = msgspec.UNSET
     input: InputName | msgspec.UnsetType = msgspec.UNSET
+    first_output: str | msgspec.UnsetType = msgspec.UNSET
     adapters: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     layout: Annotated[
         str,

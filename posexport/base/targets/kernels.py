@@ -14,6 +14,8 @@ from posexport.base.system.extras import installed_runtimes
 from posexport.base.targets.dtypes import DType
 
 _FOLDER = Path(__file__).parent / "kernel_tables"
+#: the table of providers whose registries were not read, by ONNX Runtime's documents (`ci/kernels/listed.py`)
+LISTS = "listed"
 
 
 class Kernels(msgspec.Struct, array_like=True, frozen=True):
@@ -23,7 +25,7 @@ class Kernels(msgspec.Struct, array_like=True, frozen=True):
         since, until: the first and the last version of the operator that they compute; ``until`` None: ``since`` alone,
             and with it every opset up to the operator's next version.
         dtypes: ONNX Runtime's names of the element types of the first input; of the first output where that input is
-            a condition, an index or a shape.
+            a condition, an index or a shape. Empty in a published list without types.
     """
 
     operator: str
@@ -43,7 +45,8 @@ class ProviderKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Attributes:
         source: where the rows were read.
         disagreements: other lists of the same kernels, by name, each with what it says differently from the rows.
-        plugin: the plug-in that has the provider, and its version; empty for a provider of ONNX Runtime's wheels.
+        plugin: the plug-in that has the provider, or ONNX Runtime in a published list, and its version; empty for a
+            provider of the wheel that the table is of.
     """
 
     source: str
@@ -110,7 +113,7 @@ def installed_version() -> str | None:
 
 def versions() -> list[str]:
     """The versions of ONNX Runtime that there is a table of, in order."""
-    return sorted((path.stem for path in _FOLDER.glob("*.json")), key=as_numbers)
+    return sorted((path.stem for path in _FOLDER.glob("*.*.*.json")), key=as_numbers)
 
 
 def version_for(version: str | None) -> str:
@@ -125,8 +128,10 @@ def table_of(provider: str) -> str:
     """The version of ONNX Runtime with the kernel table of ``provider``, chosen as `version_for` does.
 
     A wheel has the kernels of the providers in it: of CUDA there is the table of onnxruntime-gpu, which appears later
-    than the onnxruntime of that version.
+    than the onnxruntime of that version. `LISTS` is of no version.
     """
+    if provider in load_table(LISTS).providers:
+        return LISTS
     installed = installed_version()
     having = [name for name in versions() if provider in load_table(name).providers]
     fitting = [name for name in having if installed is None or as_numbers(name) <= as_numbers(installed)]

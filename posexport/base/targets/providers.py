@@ -97,6 +97,8 @@ class Provider:
         whole_blocks: it dequantizes weights in blocks when it compiles a graph, if all blocks are full.
         tail_in_float32: whatever a session computes in, it is float32 between an output and the last matrix product.
         flat: graphs for it have no functions, no Scan and no Loop, as with ``--inline``.
+        sizes: what it does with sizes that a graph leaves open; empty: the same as with others.
+        int64: what it does with int64 inputs; empty: the same as with others.
         options: ONNX Runtime's options of every session on it.
         choices: the options that users may set, by name.
         device: where its nodes keep their outputs, as ONNX Runtime calls it (`HOST`: the host's memory).
@@ -126,6 +128,8 @@ class Provider:
     is_target: bool = True
     contrib: bool = True
     flat: bool = False
+    sizes: str = ""
+    int64: str = ""
     writes_in_place: bool = True
     finite_slots: bool = False
     gelu_by_pairs: bool = False

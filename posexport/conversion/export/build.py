@@ -171,6 +171,8 @@ def _save(
 ) -> None:
     """Fill the metadata and write the file, without notes of other tools."""
     fill_metadata(model, source, lowerings, recipe)
+    first = [value for value in model.graph.outputs if value.name == recipe.first_output]
+    model.graph.outputs[:] = [*first, *(value for value in model.graph.outputs if value not in first)]
     strip_provenance(model)
     encoder_states.forget_sizes(model, source.inputs)
     save(model, path, source.module, store)

@@ -34,12 +34,19 @@ class Calibration:
     """Inputs of a graph.
 
     Attributes:
-        feeds: without padding: padded tokens would be measured too.
+        feeds: without padding, or with a mask: padded tokens are not measured.
         open: opens a session for the graph in a file.
+        mask: the input that is 0 at padding; empty: there is no padding.
     """
 
     feeds: Sequence[Mapping[str, Array]]
     open: Callable[[Path], Run]
+    mask: str = ""
+
+    def real(self, rows_NK: Array, feeds: Mapping[str, Array]) -> Array:
+        """The rows of tokens that are no padding, of an activation with a row for each token."""
+        mask = np.asarray(feeds[self.mask]).reshape(-1) != 0 if self.mask else np.ones(0, bool)
+        return rows_NK[mask] if len(mask) == len(rows_NK) else rows_NK
 
 
 def observed(
@@ -63,7 +70,8 @@ def observed(
         names = [str(value.name) for value in computed]
         for feeds in calibration.feeds:
             arrays = dict(feeds) if run is None else {**feeds, **dict(zip(names, run(names, feeds), strict=True))}
-            yield {value: np.asarray(arrays[str(value.name)]).reshape(-1, k) for value, k in channels.items()}
+            rows = {value: np.asarray(arrays[str(value.name)]).reshape(-1, k) for value, k in channels.items()}
+            yield {value: calibration.real(rows_NK, feeds) for value, rows_NK in rows.items()}
 
 
 #: channels below this share of the largest are smoothed as if they had it: other inputs may have more of them

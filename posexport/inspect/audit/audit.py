@@ -5,7 +5,7 @@ from pathlib import Path
 
 from posexport.base.options.commands import AuditOptions
 from posexport.base.targets.kernels import has_table
-from posexport.base.targets.providers import PROVIDERS
+from posexport.base.targets.listed import LISTED, audited
 from posexport.errors import PosexportError
 from posexport.inspect.audit.analyses.recognised import recognised
 from posexport.inspect.audit.calls.opened import opened
@@ -33,6 +33,11 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
     options = options or AuditOptions()
     rules = chosen_rules(options)
     files = _files(path)
+    listed = [name for name in options.providers if name in LISTED]
+    if options.run and listed:
+        raise PosexportError(
+            f"--run calls the graph, which posexport cannot on {LISTED[listed[0]].label}; leave out --run or --provider"
+        )
     books = None if options.against is None else Books(Path(options.against), files)
     unused = {"calls"} if not options.run else set()
     unused |= {"checkpoint"} if books is None else set()
@@ -64,7 +69,7 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
 
 def _without_kernels(rules: list[Rule], options: AuditOptions) -> dict[str, str]:
     """The rules about kernels, if there is no table of the provider's, with the reason: they find nothing."""
-    provider = PROVIDERS[options.providers[0]]
+    provider = audited()[options.providers[0]]
     codes = [rule.code for rule in rules if rule.reads == "kernels"]
     if not codes or has_table(provider.ort_name):
         return {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from posexport.base.targets.providers import PROVIDERS
+from posexport.base.targets.listed import audited
 from posexport.graph.queries import bodies
 from posexport.inspect.audit.analyses.attention import Attention, attentions
 from posexport.inspect.audit.analyses.conflicts import Conflict, conflicts
@@ -98,7 +98,7 @@ class AuditedGraph:
     @cached_property
     def missing_kernels(self) -> list[Missing]:
         """Nodes that the provider has no kernel for."""
-        return list(missing_kernels(self.nodes, self.model.opset_imports, PROVIDERS[self.provider].ort_name))
+        return list(missing_kernels(self.nodes, self.model.opset_imports, audited()[self.provider].ort_name))
 
     def opset(self, domain: str = "") -> int:
         """The version of a domain that the file imports; 1 if it does not say."""

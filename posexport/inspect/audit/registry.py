@@ -51,6 +51,8 @@ _MODULES = {
     "PX406": "fixed_input",
     "PX407": "copied_to_cpu",
     "PX408": "too_new",
+    "PX409": "open_sizes",
+    "PX410": "wide_integers",
     "PX501": "broken_file",
     "PX502": "other_config",
     "PX503": "position_limit",

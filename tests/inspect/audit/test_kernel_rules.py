@@ -1,11 +1,14 @@
 """Where nodes without a kernel of the provider are computed, as ONNX Runtime decides it: the CPU takes them first."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 import posexport
-from posexport.base.targets.providers import PROVIDERS
+from posexport.base.targets.listed import LISTED
+from posexport.base.targets.providers import PROVIDERS, provider_named
+from posexport.errors import PosexportError
 from posexport.inspect.audit.analyses.kernels import runtime
 from posexport.inspect.audit.formats import text
 from tests.inspect.audit.graphs import saved
@@ -63,3 +66,55 @@ def test_without_a_table_the_output_says_so(tmp_path: Path) -> None:
     assert line.endswith("did not run: kernels were not looked at, as there is no table of those of OpenVINO")
     assert not posexport.audit(path, provider="openvino", select=["PX1"]).skipped
     assert not posexport.audit(path).skipped
+
+
+_MASKED = """
+    <ir_version: 9, opset_import: ["": 20]>
+    masked (int64[B, T] ids, float[4, 3] table) => (float[B, T, 3] y)
+    <int64 one = {1}>
+    {
+        rows = Gather (table, ids)
+        wave = Erf (rows)
+        same = Equal (ids, one)
+        part = Cast <to = 1> (same)
+        y = Mul (wave, rows)
+        unused = Not (same)
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    ("provider", "off"),
+    [
+        ("coreml", "1 Equal, 1 Not: ONNX Runtime 1.32.0 has no kernels of CoreML for them"),
+        ("dml", None),
+        ("qnn", "1 Erf: onnxruntime-qnn 2.0.0 has no kernels of QNN for them"),
+    ],
+)
+def test_what_falls_off_a_provider_of_a_published_list(provider: str, off: str | None, tmp_path: Path) -> None:
+    findings = posexport.audit(saved(_MASKED, tmp_path), provider=provider, select=["PX4"])
+    assert findings.skipped == {}
+    messages = {finding.code: finding.message for finding in findings}
+    assert messages.keys() == {"PX409", "PX410", *(["PX407"] if off else [])}
+    assert messages["PX409"].startswith("open sizes of 'ids' [B, T]: ")
+    assert messages["PX410"].startswith("inputs in int64, 'ids': ")
+    if off:
+        count = sum(int(number) for number in re.findall(r"(\d) [A-Z]", off.partition(":")[0]))
+        assert messages["PX407"].startswith(off)
+        assert f"({count} of 6 nodes)" in messages["PX407"]
+
+
+def test_a_graph_of_one_size_without_int64_is_what_they_want(tmp_path: Path) -> None:
+    """PX406 says elsewhere that the length is fixed."""
+    path = saved(_MASKED.replace("int64", "int32").replace("[B, T", "[1, 7"), tmp_path)
+    for provider in LISTED:
+        codes = {finding.code for finding in posexport.audit(path, provider=provider, select=["PX4"])}
+        assert codes <= {"PX407"}, provider
+    assert [finding.code for finding in posexport.audit(path, select=["PX4"])] == ["PX406"]
+
+
+def test_published_lists_run_nothing(tmp_path: Path) -> None:
+    with pytest.raises(PosexportError, match="which posexport cannot on QNN; leave out --run or --provider"):
+        posexport.audit(saved(_MASKED, tmp_path), provider=["cpu", "qnn"], run=True)
+    with pytest.raises(PosexportError, match="unknown provider 'qnn'"):
+        provider_named("qnn")

@@ -62,9 +62,9 @@ def _lacking(node: ir.Node, provider: str, domain: str, opset: int) -> str | Non
         return ""
     # rows have the types of the first input, or of the output where that input has no elements to compute with
     types = [_type(value) for value in (*node.inputs[:1], *node.outputs[:1])]
-    if None in types or not types:
-        return None
     known = {name for row in rows for name in row.dtypes}
+    if None in types or not types or not known:
+        return None
     # the condition of Where has a type that says nothing
     return None if known.intersection(types) else next((name for name in types if name in _FLOATS), types[0])
 
@@ -89,7 +89,7 @@ def _with_fate(node: ir.Node, provider: str, domain: str, opset: int, lacking: s
 
 def _before_it_changed(operator: str, opset: int, provider: str) -> int:
     """``opset``, or the one before a version of the operator that the table's ONNX Runtime has not heard of."""
-    table = kernels.as_numbers(kernels.table_of(provider))
+    table = kernels.as_numbers(kernels.load_table(kernels.table_of(provider)).onnxruntime)
     for (name, version), first in _LATER.items():
         if name == operator and opset >= version and table < kernels.as_numbers(first):
             return version - 1

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from posexport.base.targets.providers import PROVIDERS
+from posexport.base.targets.listed import audited
 from posexport.inspect.audit.analyses.kernels import runtime
 from posexport.inspect.audit.rule import Place, Rule
 from posexport.inspect.audit.subject import Subject
@@ -15,16 +15,20 @@ _OF_THE_HOST = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL, ir.DataT
 
 
 def _check(subject: Subject) -> Iterator[Place]:
-    provider = PROVIDERS[subject.provider]
+    provider = audited()[subject.provider]
     if provider.ort_name == "CPUExecutionProvider":
         return
-    copied = [missing for missing in subject.missing_kernels if missing.fate == "cpu" and _has_values(missing.node)]
+    # what compiles a graph in pieces is interrupted by sizes and masks too
+    every = bool(provider.sizes)
+    on_cpu = [missing for missing in subject.missing_kernels if missing.fate == "cpu"]
+    copied = [missing for missing in on_cpu if every or _has_values(missing.node)]
     if copied:
+        total = f" ({len(copied)} of {len(subject.nodes)} nodes)" if every else ""
         counts = Counter(f"{each.node.op_type}{f' in {each.dtype}' if each.dtype else ''}" for each in copied)
         kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common(5))
         yield Place(
             f"{kinds}: {runtime(provider.ort_name)} has no kernels of {provider.label} for them, so "
-            "that they run on the CPU, with copies before and after",
+            f"that they run on the CPU{total}, with copies before and after",
             [missing.node for missing in copied],
         )
 
@@ -38,9 +42,10 @@ RULE = Rule(
     code="PX407",
     name="copied-to-cpu",
     severity="note",
-    finds="nodes that the device's provider leaves to the CPU (--provider cuda)",
+    finds="nodes that the device's provider leaves to the CPU (--provider cuda, coreml ..)",
     why="Every such node waits for the device and copies its inputs and outputs; CUDA graphs are impossible.",
-    remedy="Export with operators that the provider has, or convert with posexport convert --target cuda.",
+    remedy="Export with operators that the provider has; posexport convert --target cuda has them for CUDA, --static "
+    "leaves none that compute sizes.",
     check=_check,
     reads="kernels",
     provider="cuda",

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 
+from posexport.base.targets.listed import audited
 from posexport.inspect.audit.rule import Place, Rule
 from posexport.inspect.audit.subject import Subject
 
 
 def _check(subject: Subject) -> Iterator[Place]:
+    if audited()[subject.provider].sizes:  # they are wanted there
+        return
     for value in subject.roles.ids:
         sizes = subject.sizes.of(value)
         if sizes is None or len(sizes) != 2 or value in subject.roles.positions or subject.by_posexport:

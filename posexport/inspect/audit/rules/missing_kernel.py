@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from posexport.base.targets.providers import PROVIDERS
+from posexport.base.targets.listed import audited
 from posexport.inspect.audit.analyses.kernels import Missing, runtime
 from posexport.inspect.audit.finding import Severity
 from posexport.inspect.audit.rule import Place, Rule
@@ -17,7 +17,7 @@ _EXTENSIONS = ("ai.onnx.contrib", "com.microsoft.extensions")
 
 
 def _check(subject: Subject) -> Iterator[Place]:
-    provider = PROVIDERS[subject.provider]
+    provider = audited()[subject.provider]
     refused: dict[tuple[str, str | None], list[Missing]] = defaultdict(list)
     for missing in subject.missing_kernels:
         if missing.fate == "refused":

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from posexport.base.targets.providers import PROVIDERS
+from posexport.base.targets.listed import audited
 from posexport.inspect.audit.analyses.kernels import runtime
 from posexport.inspect.audit.rule import Place, Rule
 from posexport.inspect.audit.subject import Subject
@@ -20,7 +20,7 @@ _NODES = {
 
 
 def _check(subject: Subject) -> Iterator[Place]:
-    provider = PROVIDERS[subject.provider]
+    provider = audited()[subject.provider]
     # Softmax, Gelu .. in float16 on the CPU are counted with all that it computes in float32
     apart = [
         missing.node

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from posexport.base.targets.dtypes import FLOATS
-from posexport.base.targets.providers import PROVIDERS
+from posexport.base.targets.listed import audited
 from posexport.inspect.audit.rule import Place, Rule
 from posexport.inspect.audit.subject import Subject
 
@@ -16,7 +16,7 @@ def _check(subject: Subject) -> Iterator[Place]:
     # a bundle's target was asked for: portable ones have standard operators, and the manifest has every reason
     if subject.by_posexport:
         return
-    provider = PROVIDERS[subject.provider]
+    provider = audited()[subject.provider]
     by_hand = [attention for attention in subject.attentions if not attention.fused]
     onnx_type = (by_hand[0].node.outputs[0].dtype or ir.DataType.FLOAT).name if by_hand else ""
     dtype = next((dtype for dtype in FLOATS if dtype.onnx == onnx_type), None)
