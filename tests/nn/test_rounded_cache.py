@@ -75,6 +75,10 @@ def test_calls_are_those_of_the_definition_with_rounded_keys(tmp_path: Path) -> 
         for size in (None, 3)
     )
     assert whole == chunks
+    for other, said in ((1.0, "holds float64, this bundle's cache is int8"), (300, "it takes numbers of int8")):
+        foreign = {name: np.full(x.shape, other) for name, x in past.items()}
+        with pytest.raises(PosexportError, match=said):
+            session.run({"input_ids": ids[:, 6:], "attention_mask": np.ones_like(ids)} | foreign)
     assert len(session.generate([[5, 9, 3]], max_new_tokens=4, num_beams=3).completions[0].tokens) == 4
 
 
