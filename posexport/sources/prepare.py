@@ -114,6 +114,11 @@ def with_kv_cache(
             f"{option} rounds keys and values where a layer writes them, and the KV cache of {source.name} is inserted "
             "into its graph; use posexport.nn.Attention in its layers, or leave it out"
         )
+    if precision == "int8" and getattr(module, "judged_by_forward", False):
+        raise PosexportError(
+            f"{option}: the proof compares {source.name}, which keeps states, with its own forward, which rounds no "
+            "keys and values; leave it out"
+        )
     module = copy_with_same_weights(module)
     decoders: list[Any] = [submodule for submodule in module.modules() if _keeps_a_cache(submodule)]
     if rotation == "at-read" and not any(type(e).rotate is not Encoding.rotate for d in decoders for e in d.encodings):

@@ -157,3 +157,10 @@ def test_what_cannot_have_one_is_refused(source: Any, options: dict[str, Any], s
     with pytest.raises(PosexportError, match=said):
         posexport.convert(source, tmp_path / "bundle", **INT8, **options)
     assert not (tmp_path / "bundle").exists()
+
+
+def test_models_that_proofs_compare_with_their_own_forward_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = builtin_source("decoder-rope", task=None, settings_given=shared("decoder-rope"))
+    monkeypatch.setattr(source.module, "judged_by_forward", True, raising=False)
+    with pytest.raises(PosexportError, match="--cache-precision int8: the proof compares"):
+        with_kv_cache(source, "dynamic", "at-write", "int8")
