@@ -126,8 +126,8 @@ def put_before(model: Model, tokens: VirtualTokens) -> Model:
     decoder = model.module
     if not isinstance(decoder, CachedDecoder) or isinstance(decoder, ForwardDecoder) or model.task != tokens.task:
         raise PosexportError(
-            f"{tokens.label} has virtual tokens, which are put before decoders for {tokens.task} whose KV cache is not "
-            f"inserted by a graph pass; its model is for {model.task}, and is none"
+            f"{tokens.label} has virtual tokens, which are put before decoders for {tokens.task} whose layers write a "
+            f"KV cache themselves; its model, for {model.task}, is none; give the base model without them"
         )
     _check_distances(decoder, tokens.label)
     virtual = len(tokens.tensor)

@@ -132,15 +132,16 @@ def _array(spec: InputSpec, value: Any) -> Array:
         )
     if array.size == 0 and array.dtype == np.float64:  # the dtype NumPy gives an empty list
         array = array.astype(BY_NAME[spec.dtype].numpy)
+    rounded = spec.dtype == INT8.name
     kinds, needed = {
         "values": ("fiu", "real numbers"),
         "points": ("fiu", "points in pixels"),
         "boxes": ("iu" if spec.dtype.startswith("int") else "fiu", "edges of boxes"),
-        **dict.fromkeys(CARRIED, ("i", "what a call gave") if spec.dtype == INT8.name else ("f", "real numbers")),
+        **dict.fromkeys(CARRIED, ("i", "integers") if rounded else ("f", "real numbers")),
         "mask": ("iub", "0 and 1 as integers"),
     }.get("mask" if spec.role in ("flags", "blocks") else spec.role, ("iu", "integers"))
     is_real = array.dtype.kind == "f" or array.dtype.name == BFLOAT16.name
-    if spec.role in CARRIED and is_real and array.dtype.itemsize < BY_NAME[spec.dtype].numpy.itemsize:
+    if spec.role in CARRIED and is_real and (rounded or array.dtype.itemsize < BY_NAME[spec.dtype].numpy.itemsize):
         raise PosexportError(f"{spec.name} holds {array.dtype}, this bundle's cache is {spec.dtype}; give what it gave")
     if array.dtype.kind not in kinds and not (is_real and "f" in kinds):
         raise PosexportError(f"{spec.name} must hold {needed}, got {array.dtype}; convert it to {spec.dtype}")
@@ -288,7 +289,9 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
     """Check the elements of ``array``; ``reals``: the least and largest number of tokens in a row."""
     if spec.role == "grids":
         return
-    if spec.role in ("values", *CARRIED):
+    if spec.role in CARRIED and spec.dtype == INT8.name:
+        bad, needed = array.astype(INT8.numpy) != array, f"numbers of {spec.dtype}"
+    elif spec.role in ("values", *CARRIED):
         with np.errstate(over="ignore"):  # values beyond the dtype become infinite, and are refused
             bad, needed = ~np.isfinite(array.astype(BY_NAME[spec.dtype].numpy)), f"finite numbers of {spec.dtype}"
     elif spec.role in ("mask", "flags", "blocks"):

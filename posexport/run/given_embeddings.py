@@ -35,6 +35,13 @@ def embeddings_input(graphs: Sequence[PartSpec]) -> InputSpec:
     return readers[0]
 
 
+def prompts_or_embeddings(prompts: Any, embeds: Any) -> Any:
+    """``prompts``, or ``embeds`` by their name; PosexportError for both and for none."""
+    if (prompts is None) == (embeds is None):
+        raise PosexportError(f"a completion begins with either prompts or {EMBEDS}; give one of them")
+    return {EMBEDS: embeds} if prompts is None else prompts
+
+
 def read_embeddings(
     prompts: Mapping[str, Any], spec: InputSpec, limits: LengthContract
 ) -> tuple[list[list[int]], Pictures]:

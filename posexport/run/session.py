@@ -22,7 +22,7 @@ from posexport.run.generate.config import GenerationConfig
 from posexport.run.generate.loop import drain
 from posexport.run.generate.result import Generation, Piece, Streamer
 from posexport.run.generate.session import Continuation
-from posexport.run.given_embeddings import embeddings_input
+from posexport.run.given_embeddings import embeddings_input, prompts_or_embeddings
 from posexport.run.preparation import Processor, open_processor
 from posexport.run.requests import GenerationInputs, Prompts
 from posexport.run.scores import ScoreMethods
@@ -106,6 +106,9 @@ class Session(ScoreMethods):
         computed = {name: np.asarray(inputs[name]) for name in self._chain.outputs & inputs.keys()}
         embeddings = [embeddings_input(self._manifest.parts)] if EMBEDS in computed else []
         needed = self._chain.needs(names, computed)
+        ids = [spec.name for spec in self.inputs if spec.role == "tokens" and spec.name in inputs.keys() - needed]
+        if embeddings and ids:
+            raise PosexportError(f"run takes either {ids[0]} or {EMBEDS}; give one of them")
         number = {NUM_LOGITS: number_of_logits(inputs[NUM_LOGITS])} if NUM_LOGITS in inputs.keys() & needed else {}
         computed.pop(EMBEDS, None)
         inputs = {name: value for name, value in inputs.items() if name not in computed and name not in number}
@@ -229,17 +232,16 @@ class Session(ScoreMethods):
             >>> len(session.generate([[5, 2, 7], [9]], max_new_tokens=4).completions[1].tokens)
             4
         """
-        if (prompts is None) == (inputs_embeds is None):
-            raise PosexportError("generate takes either prompts or inputs_embeds; give one of them")
-        given = {EMBEDS: inputs_embeds} if prompts is None else prompts
+        given = prompts_or_embeddings(prompts, inputs_embeds)
         inputs = GenerationInputs.of(given, images, decoder_prompts, chat_template_kwargs, adapter)
         return drain(self._events(inputs, config, options, streams=streamer is not None), streamer)
 
     def stream(
         self,
-        prompt: str | Sequence[int] | Sequence[Message],
+        prompt: str | Sequence[int] | Sequence[Message] | None = None,
         config: GenerationConfig | None = None,
         *,
+        inputs_embeds: Any = None,
         images: Sequence[Any] | None = None,
         decoder_prompt: str | Sequence[int] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -249,11 +251,14 @@ class Session(ScoreMethods):
         """The completion of one prompt, piece by piece: ``for piece in session.stream("Once"): print(piece, end="")``.
 
         A piece has whole characters and no part of a stop string; of a bundle without a tokenizer it is a token id.
-        ``images``: the pictures of the prompt. Arguments and errors: see `generate`.
+        ``inputs_embeds``: in place of the prompt, [tokens, channels]. ``images``: the pictures of the prompt. Arguments
+        and errors: see `generate`.
         """
         decoder_prompts = None if decoder_prompt is None else [decoder_prompt]
         pictures = None if images is None else [images]
-        inputs = GenerationInputs.of([prompt], pictures, decoder_prompts, chat_template_kwargs, adapter)
+        prompts, embeds = (None if one is None else [one] for one in (prompt, inputs_embeds))
+        given = prompts_or_embeddings(prompts, embeds)
+        inputs = GenerationInputs.of(given, pictures, decoder_prompts, chat_template_kwargs, adapter)
         events = self._events(inputs, config, options, streams=True)
         return (event[1] for event in events if not isinstance(event, Generation))
 

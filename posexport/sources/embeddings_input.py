@@ -38,7 +38,9 @@ def with_embeddings(source: Source) -> Source:
             "out"
         )
     if source.inputs[0].name != IDS:
-        raise PosexportError(f"--input embeddings is for models of texts, {source.name} takes {source.inputs[0].name}")
+        raise PosexportError(
+            f"--input embeddings is for models of texts, {source.name} takes {source.inputs[0].name}: leave it out"
+        )
     module, table = with_table(module, source.inputs, source.limits.trace_sizes, f"--input embeddings of {source.name}")
     split = EmbeddingsInput(module, table)
     return msgspec.structs.replace(
@@ -58,12 +60,14 @@ def with_table(module: _M, inputs: list[InputSpec], traced: Mapping[str, int], w
     copy = copy_with_same_weights(module)
     expected, tables = _called(copy, tensors)
     if len(tables) != 1:
-        raise PosexportError(f"{what}: one table of token embeddings is needed, the model has {len(tables)}; give ids")
+        raise PosexportError(
+            f"{what}: one table of token embeddings is needed, the model has {len(tables)}; it takes ids alone"
+        )
     ((path, embedding),) = tables.items()
     if isinstance(embedding, AdaptedEmbedding):
         raise PosexportError(f"{what}: an adapter changes the token embeddings; leave --adapters out")
     table = _replaced(copy, path, embedding)
-    why = f"{what}: the model reads ids for more than their embeddings, which do not decide its outputs; give ids"
+    why = f"{what}: the model reads ids for more than their embeddings; it takes ids alone"
     try:
         got, _ = _called(copy, {**tensors, IDS: table(tensors[IDS])})
     except (IndexError, RuntimeError, TypeError, ValueError) as err:

@@ -17,6 +17,7 @@ from posexport.models.definition import Definition
 from posexport.models.encoder import Encoder
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.layer_outputs import WithLayerOutputs, stack_of
+from posexport.models.with_prefix import WithPrefix
 from posexport.nn.collected import Kind, LayerOutput
 from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.source import Source
@@ -56,17 +57,10 @@ def with_outputs(source: Source, texts: Sequence[str]) -> Source:
     """
     if not texts:
         return source
-    texts = [_of_alignment(source) if text == CROSS else text for text in texts]
-    chosen, stack, module = parsed(texts), stack_of(source.module), source.module
-    crossed = isinstance(module, EncoderDecoderModel)
+    chosen = parsed([_of_alignment(source) if text == CROSS else text for text in texts])
     for one in chosen:
-        if stack is None or not isinstance(module, Definition) or crossed != (one.kind == CROSS):
-            kinds = "encoder-decoders" if one.kind == CROSS else "encoders and text decoders"
-            raise PosexportError(
-                f"--outputs {one.kind} is for {kinds} that posexport defines, {source.name} is none; "
-                "convert a module whose forward returns them (docs/own-models.md), or leave it out"
-            )
-        _check(one, stack, source.name)
+        _check(one, _stack(source, one.kind), source.name)
+    module = source.module
     assert isinstance(module, Definition)
     more = copy_with_same_weights(module)
     if isinstance(more, EncoderDecoderModel):
@@ -76,8 +70,25 @@ def with_outputs(source: Source, texts: Sequence[str]) -> Source:
     return msgspec.structs.replace(source, module=more.eval(), outputs=[*source.outputs, *more.further])
 
 
+def _stack(source: Source, kind: Kind) -> Encoder | Decoder:
+    """The encoder or decoder whose layers have outputs of ``kind``."""
+    if isinstance(source.module, WithPrefix):
+        raise PosexportError(
+            f"--outputs {kind}: {source.name} has virtual tokens, which have no place there; leave it out"
+        )
+    stack = stack_of(source.module)
+    if stack is None or isinstance(source.module, EncoderDecoderModel) != (kind == CROSS):
+        kinds = "encoder-decoders" if kind == CROSS else "encoders and text decoders"
+        raise PosexportError(
+            f"--outputs {kind} is for {kinds} that posexport defines, {source.name} is none; "
+            "convert a module whose forward returns them (docs/own-models.md), or leave it out"
+        )
+    return stack
+
+
 def _of_alignment(source: Source) -> str:
     """The heads of cross attention that follow the sound, which Whisper's checkpoints name."""
+    _stack(source, CROSS)
     path = source.files.get(GENERATION)
     content: Any = {} if path is None else json.loads(path.read_bytes())
     pairs = content.get(ALIGNMENT_HEADS)

@@ -114,6 +114,11 @@ def with_kv_cache(
             f"{option} rounds keys and values where a layer writes them, and the KV cache of {source.name} is inserted "
             "into its graph; use posexport.nn.Attention in its layers, or leave it out"
         )
+    if precision == "int8" and getattr(module, "judged_by_forward", False):
+        raise PosexportError(
+            f"{option}: the proof compares {source.name}, which keeps states, with its own forward, which rounds no "
+            "keys and values; leave it out"
+        )
     module = copy_with_same_weights(module)
     decoders: list[Any] = [submodule for submodule in module.modules() if _keeps_a_cache(submodule)]
     if rotation == "at-read" and not any(type(e).rotate is not Encoding.rotate for d in decoders for e in d.encodings):
@@ -162,21 +167,22 @@ def prepare(
         source = with_embeddings(source) if recipe.input == "embeddings" else source
         source = with_static_sizes(source, sizes_of(recipe.static_sizes or ()))
         source = with_int32(source) if recipe.int32 else source
-        _check_first_output(source, recipe.first_output or "")
+        if recipe.first_output:
+            _check_first_output(source, recipe.first_output)
     if tokenizer is not None:
         source = with_tokenizer(source, tokenizer)
     return source
 
 
 def _check_first_output(source: Source, name: str) -> None:
-    """Raises PosexportError if ``source`` has several graphs, or no output of that name; "": nobody named one."""
-    if name and source.parts:
-        raise PosexportError(
-            f"--first-output is for models of one graph, {source.name} has {len(source.parts)}: leave it out"
-        )
+    """Raises PosexportError if ``source`` has several graphs, or no output of that name."""
+    if source.parts:
+        files = ", ".join(graph.file for graph in source.part_specs)
+        raise PosexportError(f"--first-output is for models of one graph, {source.name} is {files}: leave it out")
     names = [spec.name for spec in source.outputs]
-    if name and name not in names:
-        raise PosexportError(f"--first-output {name}: {source.name} has no such output; name {' or '.join(names)}")
+    if name not in names:
+        known = " or ".join(names[:4]) + (f" .. ({len(names)})" if len(names) > 4 else "")
+        raise PosexportError(f"--first-output {name}: {source.name} has no such output; name {known}")
 
 
 def recorded_options(

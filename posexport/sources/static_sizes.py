@@ -64,7 +64,8 @@ def with_static_sizes(source: Source, sizes: Mapping[str, int]) -> Source:
 
 def _check_graph(option: str, source: Source) -> None:
     if source.parts or source.limits.kv_cache:
-        what = "several graphs" if source.parts else "a KV cache, whose length varies"
+        files = ", ".join(graph.file for graph in source.part_specs)
+        what = f"several graphs ({files})" if source.parts else "a KV cache, whose length varies"
         raise PosexportError(
             f"{option} is for models of one graph without a cache; {source.name} has {what}: leave it out"
         )

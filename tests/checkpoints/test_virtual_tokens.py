@@ -18,6 +18,7 @@ from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.errors import PosexportError
 from posexport.models.with_prefix import WithPrefix
 from posexport.sources.embeddings_input import with_embeddings
+from posexport.sources.layer_outputs import with_outputs
 from posexport.sources.prepare import with_kv_cache
 from posexport.sources.source import Source
 
@@ -111,6 +112,8 @@ def test_the_folder_decides_the_digest_and_options_that_change_keys_are_refused(
     assert source.sha256 != golden(LLAMA).sha256
     with pytest.raises(PosexportError, match="--cache static would change the keys of the virtual tokens"):
         with_kv_cache(source, "static", "at-write")
+    with pytest.raises(PosexportError, match=r"--outputs hidden_states: .* has virtual tokens"):
+        with_outputs(source, ["hidden_states:1"])
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,12 @@ def test_heads_that_do_not_exist_are_refused(text: str, generation: dict[str, An
         whisper(tmp_path, text, **generation)
 
 
+def test_models_without_cross_attention_are_not_asked_for_heads() -> None:
+    source = builtin_source("decoder-rope", task=None, settings_given=shared("decoder-rope"))
+    with pytest.raises(PosexportError, match="--outputs cross_attentions is for encoder-decoders"):
+        with_outputs(source, ["cross_attentions"])
+
+
 def test_a_cache_stays_a_cache() -> None:
     before = builtin_source("encoder-decoder-rope", task=None, settings_given=shared("encoder-decoder-rope"))
     source = with_outputs(before, ["cross_attentions:0"])

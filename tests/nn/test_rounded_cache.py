@@ -75,6 +75,10 @@ def test_calls_are_those_of_the_definition_with_rounded_keys(tmp_path: Path) -> 
         for size in (None, 3)
     )
     assert whole == chunks
+    for other, said in ((1.0, "holds float64, this bundle's cache is int8"), (300, "it takes numbers of int8")):
+        foreign = {name: np.full(x.shape, other) for name, x in past.items()}
+        with pytest.raises(PosexportError, match=said):
+            session.run({"input_ids": ids[:, 6:], "attention_mask": np.ones_like(ids)} | foreign)
     assert len(session.generate([[5, 9, 3]], max_new_tokens=4, num_beams=3).completions[0].tokens) == 4
 
 
@@ -153,3 +157,10 @@ def test_what_cannot_have_one_is_refused(source: Any, options: dict[str, Any], s
     with pytest.raises(PosexportError, match=said):
         posexport.convert(source, tmp_path / "bundle", **INT8, **options)
     assert not (tmp_path / "bundle").exists()
+
+
+def test_models_that_proofs_compare_with_their_own_forward_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = builtin_source("decoder-rope", task=None, settings_given=shared("decoder-rope"))
+    monkeypatch.setattr(source.module, "judged_by_forward", True, raising=False)
+    with pytest.raises(PosexportError, match="--cache-precision int8: the proof compares"):
+        with_kv_cache(source, "dynamic", "at-write", "int8")

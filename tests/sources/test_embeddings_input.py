@@ -110,6 +110,18 @@ def test_a_row_of_a_batch_of_soft_prompts_is_as_alone(session: Session) -> None:
     assert alone[0][0] == int(logits[0, -1].argmax())
 
 
+def test_a_soft_prompt_streams_the_tokens_that_it_generates(session: Session) -> None:
+    (x_TC,) = soft(1, 5)
+    assert list(session.stream(inputs_embeds=x_TC, max_new_tokens=6)) == tokens(session, inputs_embeds=[x_TC])[0]
+    with pytest.raises(PosexportError, match="either prompts or inputs_embeds"):
+        session.stream(IDS[0], inputs_embeds=x_TC)
+
+
+def test_a_call_takes_ids_or_embeddings(session: Session) -> None:
+    with pytest.raises(PosexportError, match="either input_ids or inputs_embeds"):
+        session.run({"input_ids": IDS, EMBEDS: soft(2, 7)})
+
+
 def test_penalties_see_no_ids_of_embeddings(session: Session) -> None:
     x_BTC, first = soft(1, 5), 0
     first = tokens(session, inputs_embeds=x_BTC)[0][0]

@@ -57,12 +57,18 @@ def test_a_table_of_buckets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slopes", "is_alibi"), [("0.5, 0.25, 0.125, 0.0625, 0.7071", True), ("0.5, 0.1, 0.9, 0.2, 0.3", False)]
+    ("slopes", "last", "is_alibi"),
+    [
+        ("0.5, 0.25, 0.125, 0.0625, 0.7071", "Identity", True),
+        ("0.5, 0.1, 0.9, 0.2, 0.3", "Identity", False),
+        ("0.5, 0.25, 0.125, 0.0625, 0.7071", "Cos", False),  # frequencies of RoPE
+    ],
 )
-def test_slopes(slopes: str, is_alibi: bool, tmp_path: Path) -> None:
-    steps = """
+def test_slopes(slopes: str, last: str, is_alibi: bool, tmp_path: Path) -> None:
+    steps = f"""
         x = Cast <to = 1> (distances)
-        bias = Mul (x, slopes)
+        product = Mul (x, slopes)
+        bias = {last} (product)
     """
     known = _recognised(f"{_COMMON}, float[5, 1, 1] slopes = {{{slopes}}}", steps, tmp_path)
     assert (("attention bias", "by distance times a slope for each head (ALiBi), in 1 of 1") in known) == is_alibi

@@ -100,9 +100,13 @@ def _biases(subject: "Subject", file: str) -> Iterator[Recognised]:
         yield Recognised(file=file, kind="attention bias", what=text, nodes=tuple(map(name_of, nodes)))
 
 
+#: what is computed of frequencies, which are as slopes are
+_ROTATIONS = {"Cos", "Sin"}
+
+
 def _terms(attention: Attention, subject: "Subject") -> Iterator[str]:
     for value in attention.added:
-        reached = list(sources(value, breaks=SHAPES | TRUTHS))
+        reached = list(sources(value, breaks=SHAPES | TRUTHS | _ROTATIONS))
         nodes = [node for each in reached if (node := each.producer()) is not None]
         if _is_product(value):
             yield "by content and distance (relative keys, disentangled)"
