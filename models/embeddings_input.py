@@ -110,6 +110,15 @@ class EmbeddingsInput(AroundDefinition):
             _graph(file, _AfterEmbeddings(self.model), [embeds, *rest], list(self.model.outputs)),
         ]
 
+    @property
+    def judged_by_forward(self) -> bool:
+        """As ``model`` is (`posexport.proof.references.judged_by_forward`)."""
+        return bool(getattr(self.model, "judged_by_forward", False))
+
+    def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
+        logits_BTV: Tensor = self.model.uncached_logits(ids_BT, mask_BT, since)
+        return logits_BTV
+
     def forward(self, input_ids: Tensor, **tensors: Tensor) -> tuple[Tensor, ...]:
         x_BTC = self.table(input_ids)
         return (*self.model(input_ids=x_BTC, **tensors), x_BTC)

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import posexport
+from posexport.models.embeddings_input import EmbeddingsInput
 
 SIZES = {"vocab_size": 61, "hidden_size": 40, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 24}
 STEPS = 8
@@ -104,3 +105,17 @@ def test_completions_behind_virtual_tokens_are_transformers(definition: Any, tmp
     for row, tokens in zip(rows, got, strict=True):
         x_BTC = torch.cat((virtual, model.get_input_embeddings()(torch.tensor(row))))[None]
         assert expected(model, x_BTC, torch.ones(x_BTC.shape[:2], dtype=torch.int64)) == [tokens]
+
+
+@pytest.mark.all
+def test_a_decoder_with_states_is_judged_by_its_own_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without embeddings: posexport wrote its decode steps, so they alone would prove themselves."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    more = {"num_key_value_heads": 5, "full_attn_idxs": [1], "block_auto_adjust_ff_dim": False}
+    config = transformers.Lfm2Config(**SIZES, **more, max_position_embeddings=64)
+    transformers.Lfm2ForCausalLM(config).eval().save_pretrained(tmp_path / "m")
+    forward = EmbeddingsInput.uncached_logits
+    monkeypatch.setattr(EmbeddingsInput, "uncached_logits", lambda *given, **named: 1.01 * forward(*given, **named))
+    with pytest.raises(posexport.PosexportError, match="its own forward gives other logits"):
+        posexport.convert(str(tmp_path / "m"), tmp_path / "b", input="embeddings", lengths=[5])
