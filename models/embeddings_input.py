@@ -116,7 +116,8 @@ class EmbeddingsInput(AroundDefinition):
         return bool(getattr(self.model, "judged_by_forward", False))
 
     def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
-        logits_BTV: Tensor = self.model.uncached_logits(ids_BT, mask_BT, since)
+        model: Any = self.model
+        logits_BTV: Tensor = model.uncached_logits(ids_BT, mask_BT, since)
         return logits_BTV
 
     def forward(self, input_ids: Tensor, **tensors: Tensor) -> tuple[Tensor, ...]:
