@@ -71,6 +71,7 @@ def test_each_file_is_the_merged_model_in_onnxruntime(tmp_path: Path) -> None:
         (LLAMA, {"precision": "int8"}),
         (BERT, {"precision": "int4"}),
         (LLAMA, {"cache": "static"}),
+        (LLAMA, {"layout": "genai"}),
     ],
 )
 def test_the_graph_with_its_files_is_proven(golden: str, options: dict[str, Any], tmp_path: Path) -> None:
