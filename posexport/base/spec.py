@@ -37,6 +37,8 @@ CAPACITY = "max_sequence_length"
 FIXED_SHAPE_STEPS = "posexport.fixed_shape_steps"
 #: metadata of a graph with static sizes: the size of each such axis, as JSON
 STATIC_SIZES = "posexport.static_sizes"
+#: metadata of a graph whose LoRA adapters are inputs with defaults: their files, by the ids from 1 on, as JSON
+ADAPTER_FILES = "posexport.adapter_files"
 #: the height and width of an image in pixels, and its patches, or the patches of all images of a call
 HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
 IMAGES = "num_images"

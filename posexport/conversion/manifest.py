@@ -87,6 +87,7 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         "first_output": options.first_output or msgspec.UNSET,
         # NPUs know no functions
         "inline": options.inline or bool(options.static_sizes),
+        "adapter_format": options.adapter_format if options.adapter_format != "stacked" else msgspec.UNSET,
         "adapters": [name for name, _ in options.load.adapters] or msgspec.UNSET,
         "calibrate": texts and hashlib.sha256(texts.read_bytes()).hexdigest(),
     }

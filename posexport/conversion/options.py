@@ -8,9 +8,10 @@ import msgspec
 from posexport.base.options import commands
 from posexport.base.options.check import check_options
 from posexport.base.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, PRECISION, PROOF, SOURCE, Option, StrPath
-from posexport.base.options.recipe import InputName, Recipe
+from posexport.base.options.recipe import ADAPTER_INPUTS, AdapterFormatName, InputName, Recipe
 from posexport.base.targets.precisions import FP32, INT4_BITS, STORED, PrecisionName, PrecisionOptions, for_each
 from posexport.errors import PosexportError
+from posexport.run.bundle.manifest import is_portable
 from posexport.sources.load_options import LoadOptions
 
 if TYPE_CHECKING:
@@ -38,6 +39,16 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
         ),
     ] = None
     adapters: commands.Adapters = None  # type: ignore[assignment]
+    adapter_format: Annotated[
+        AdapterFormatName,
+        Option(
+            group=EXPERT,
+            help="stacked: the graph has all of --adapters; onnxruntime: a file NAME.onnx_adapter for each, for ONNX "
+            "Runtime's LoraAdapter.",
+            python="``stacked``: the graph has all ``adapters``; ``onnxruntime``: a file ``NAME.onnx_adapter`` for "
+            "each, for ONNX Runtime's ``LoraAdapter``.",
+        ),
+    ] = "stacked"
     allow_pickle: commands.AllowPickle = False
     example_inputs: commands.ExampleInputs = None
     axes: commands.Axes = None
@@ -161,6 +172,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
         _check_names(names, self.layout)
         _check_texts(self, options)
         _check_cache(options)
+        _check_adapter_files(options)
         return options
 
 
@@ -232,4 +244,22 @@ def _check_texts(options: ConvertOptions, by_precision: Sequence[ConvertOptions]
         raise PosexportError(
             "--evaluate measures what a precision costs against float32, got --precision fp32; give another, such as "
             "int8, or leave --evaluate out"
+        )
+
+
+def _check_adapter_files(by_precision: Sequence[ConvertOptions]) -> None:
+    """PosexportError for adapters in files without adapters, and where they have not been tried."""
+    options = by_precision[0]
+    if options.adapter_format != ADAPTER_INPUTS:
+        return
+    flag = f"--adapter-format {ADAPTER_INPUTS}"
+    if not options.adapters:
+        raise PosexportError(f"{flag} is for --adapters NAME=DIR, and there are none; give some, or leave it out")
+    if unfit := [name for name, _ in options.load.adapters if "/" in name or not is_portable(name)]:
+        raise PosexportError(f"{flag} names files by adapters, and {unfit[0]!r:.60} is no file's name; give another")
+    if options.computed != FP32.name or options.static_sizes or options.int32:
+        raise PosexportError(
+            f"{flag} is for graphs that compute in float32, with axes of any size and int64 inputs, got --precision "
+            f"{options.precision}{' --static' if options.static_sizes else ''}{' --int32' if options.int32 else ''}; "
+            "leave one of both out"
         )

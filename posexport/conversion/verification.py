@@ -10,7 +10,7 @@ import msgspec
 
 from posexport.base.options.check import check_options
 from posexport.base.options.commands import VerifyOptions
-from posexport.base.options.recipe import Recipe
+from posexport.base.options.recipe import ADAPTER_INPUTS, Recipe
 from posexport.base.spec import PartSpec, as_metadata
 from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
 from posexport.errors import PosexportError
@@ -184,7 +184,8 @@ def _source(
         recorded = recorded_options(record, loading, against, kind=origin.kind, name=origin.name)
         try:
             source = prepare(against, recorded, recipe)
-            source = arranged(source, recipe.layout, recipe.record, alone=manifest is None)
+            in_files = recipe.adapter_format == ADAPTER_INPUTS
+            source = arranged(source, recipe.layout, recipe.record, alone=manifest is None, in_files=in_files)
         except PosexportError as err:  # recorded options that do not fit this source
             if manifest is None or prepare(against, loading).sha256 == manifest.source.sha256:
                 raise

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from posexport.base.options.recipe import ADAPTER_INPUTS
 from posexport.base.targets.precisions import FP32
 from posexport.base.targets.providers import CPU
 from posexport.conversion.graphs import FLOAT32, Export, calibration_texts
@@ -218,7 +219,7 @@ def _prepared(job: Job, layout: "Layout", shown: Shown) -> "Source":
     options = job.options
     tokenizer = None if options.tokenizer is None else Path(options.tokenizer)
     source = prepare(job.argument, replace(options.load, name=job.name, shown=shown), options, tokenizer)
-    return layout.arranged(source, options.record)
+    return layout.arranged(source, options.record, in_files=options.adapter_format == ADAPTER_INPUTS)
 
 
 def _compared_texts(options: ConvertOptions, recipe: "Recipe") -> Path | None:

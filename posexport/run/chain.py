@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from posexport.base.spec import BATCH, NUM_LOGITS, PAST, SEQUENCE, TOTAL, InputSpec, PartSpec, neutral
 from posexport.base.targets.dtypes import BY_NAME
 from posexport.run import wrapped_session
+from posexport.run.adapter_files import with_adapter_files
 from posexport.run.ort_values import run
 from posexport.run.static_session import with_any_sizes
 
@@ -196,6 +197,8 @@ def open_chain(
         links = zip(parts, names, strict=True)
         return Chain([Link(sessions[p.file], fed, p.output_names, p.when, p.inputs) for p, fed in links])
     session = with_any_sizes(make(model))
+    if isinstance(model, Path):
+        session = with_adapter_files(session, model.parent)
     inputs, outputs = (
         {value.name: value.name for value in ends} for ends in (all_inputs(session), session.get_outputs())
     )

@@ -290,6 +290,8 @@ def test_other_layouts_are_refused(tmp_path: Path) -> None:
     lora = made(tmp_path / "a", LLAMA, 0)
     with pytest.raises(PosexportError, match="--adapters is for --layout bundle"):
         posexport.convert(str(GOLDEN / LLAMA), tmp_path / "b", adapters={"a": lora}, layout="optimum", verify=False)
+    with pytest.raises(PosexportError, match="--adapter-format onnxruntime: or genai"):
+        posexport.convert(str(GOLDEN / LLAMA), tmp_path / "b", adapters={"a": lora}, layout="genai", verify=False)
 
 
 def test_a_bundle_without_adapters_names_the_option(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ CachePrecision = Literal["model", "int8"]
 RotationName = Literal["at-write", "at-read"]
 #: what stands for a token in the input
 InputName = Literal["ids", "embeddings"]
+#: how a graph has LoRA adapters: stacks that rows choose from, or inputs with defaults, and a file for each adapter
+AdapterFormatName = Literal["stacked", "onnxruntime"]
+ADAPTER_INPUTS: AdapterFormatName = "onnxruntime"
 #: which computation of a checkpoint is converted
 DefinitionName = Literal["paper", "released", "transformers"]
 DropWeights = Annotated[
@@ -72,6 +75,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         input: what the graph that computes takes: embeddings, of which another makes them of ids; not there: token ids.
         first_output: the output that comes first in the graph; not there: the task's order.
         adapters: names of LoRA adapters, in the order of their ids; not there: none.
+        adapter_format: ``onnxruntime``: adapters are inputs with defaults; not there: constants.
     """
 
     task: str
@@ -155,6 +159,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
     input: InputName | msgspec.UnsetType = msgspec.UNSET
     first_output: str | msgspec.UnsetType = msgspec.UNSET
     adapters: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
+    adapter_format: AdapterFormatName | msgspec.UnsetType = msgspec.UNSET
     layout: Annotated[
         str,
         Option(

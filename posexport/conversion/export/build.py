@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from posexport.base.options.recipe import Recipe
+from posexport.base.options.recipe import ADAPTER_INPUTS, Recipe
 from posexport.base.spec import CARRIED, ENCODER_SEQUENCE, SEQUENCE
 from posexport.base.targets.target import Target
 from posexport.conversion.export import context, defaults
+from posexport.conversion.export.adapter_files import as_files
 from posexport.conversion.export.by_layers.trace import trace_by_layers
 from posexport.conversion.export.half_inputs import with_precision
 from posexport.conversion.export.layout import BUNDLE, Layout
@@ -101,6 +102,9 @@ def build(
         if recipe.blocked and not recipe.half:
             routed = route_quantized(model, made_for)
             passes |= {RoutedExperts.name: routed} if routed != PassResult() else {}
+        if recipe.adapter_format == ADAPTER_INPUTS:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            as_files(model, source.inputs, path.parent)
         _save(model, finished, path, lowered.lowerings, recipe, store)
         names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
         built = Built(

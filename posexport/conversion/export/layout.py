@@ -28,6 +28,7 @@ class Layout:
         names_precision: names of graphs contain the precision, so a directory can hold several.
         loading_line: the line of Python that loads the directory with the layout's client; empty: none is shown.
         microsoft: contrib operators of ONNX Runtime that every client of the layout has, for any target.
+        adapter_files: its clients load LoRA adapters from files (``--adapter-format onnxruntime``).
         fed: inputs with a default that clients of the layout feed if a session lists them: they have none here.
     """
 
@@ -37,14 +38,17 @@ class Layout:
     loading_line: Callable[[Path], str] = lambda _: ""
     names_precision: bool = False
     microsoft: frozenset[str] = frozenset()
+    adapter_files: bool = False
     fed: frozenset[str] = frozenset()
 
-    def arranged(self, source: Source, precision: Precision = FP32) -> Source:
-        """``source`` cut into graphs with file names, for a model of ``precision``."""
-        if self is not BUNDLE and any(spec.role == "adapters" for spec in source.inputs):
+    def arranged(self, source: Source, precision: Precision = FP32, *, in_files: bool = False) -> Source:
+        """``source`` cut into graphs with file names, for a model of ``precision``; ``in_files``: of its adapters."""
+        adapts = self is BUNDLE or (in_files and self.adapter_files)
+        if not adapts and any(spec.role == "adapters" for spec in source.inputs):
+            other = " (--adapter-format onnxruntime: or genai)" if self.adapter_files else ""
             raise PosexportError(
-                "--adapters is for --layout bundle, since clients of other layouts choose no adapter; convert the "
-                "folder of one adapter with this layout, which merges it"
+                f"--adapters is for --layout bundle{other}, since clients of other layouts choose no adapter; convert "
+                "the folder of one adapter with this layout, which merges it"
             )
         if self is not BUNDLE and isinstance(source.module, EmbeddingsInput):
             raise PosexportError(
@@ -75,13 +79,15 @@ def layout_named(name: str) -> Layout:
     return layout
 
 
-def arranged(source: Source, name: str, precision: Precision = FP32, *, alone: bool = False) -> Source:
+def arranged(
+    source: Source, name: str, precision: Precision = FP32, *, alone: bool = False, in_files: bool = False
+) -> Source:
     """``source`` cut into the graphs of the layout ``name``.
 
-    ``alone``: for a single .onnx outside of a directory.
+    ``alone``: for a single .onnx outside of a directory. ``in_files``: of `Layout.arranged`.
 
     Raises:
         PosexportError: the layout cannot hold the model.
     """
-    source = layout_named(name).arranged(source, precision)
+    source = layout_named(name).arranged(source, precision, in_files=in_files)
     return msgspec.structs.replace(source, parts=[]) if alone and len(source.parts) == 1 else source

@@ -144,4 +144,4 @@ def _checked(source: Source) -> Source:
     return genai_states.arranged(source)
 
 
-GENAI = Layout(arrange=_checked, write=write)
+GENAI = Layout(arrange=_checked, write=write, adapter_files=True)
