@@ -82,6 +82,7 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         "drop_weights": list(options.drop_weights),
         "outputs": list(options.outputs or ()) or msgspec.UNSET,
         "static_sizes": sizes_of(options.static_sizes) or msgspec.UNSET,
+        "cache_precision": options.cache_precision if options.cache_precision != "model" else msgspec.UNSET,
         "input": options.input if options.input == "embeddings" else msgspec.UNSET,
         "int32": options.int32 or msgspec.UNSET,
         "first_output": options.first_output or msgspec.UNSET,

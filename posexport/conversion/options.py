@@ -8,7 +8,7 @@ import msgspec
 from posexport.base.options import commands
 from posexport.base.options.check import check_options
 from posexport.base.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, PRECISION, PROOF, SOURCE, Option, StrPath
-from posexport.base.options.recipe import ADAPTER_INPUTS, AdapterFormatName, InputName, Recipe
+from posexport.base.options.recipe import ADAPTER_INPUTS, AdapterFormatName, CachePrecision, InputName, Recipe
 from posexport.base.targets.precisions import FP32, INT4_BITS, STORED, PrecisionName, PrecisionOptions, for_each
 from posexport.errors import PosexportError
 from posexport.run.bundle.manifest import is_portable
@@ -88,6 +88,14 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
     int32: Annotated[
         bool, Option(group=EXPERT, help="Integer inputs as int32, for NPUs and providers without int64.")
     ] = False
+    cache_precision: Annotated[
+        CachePrecision,
+        Option(
+            group=LENGTHS,
+            help="Numbers of the KV cache: the model's, or int8 with a scale for each token and head, a quarter of "
+            "the memory.",
+        ),
+    ] = "model"
     input: Annotated[
         InputName,
         Option(

@@ -162,7 +162,7 @@ def prepare(
     source = load_source(argument, options)
     if recipe is not None:
         source = with_limit(source, recipe.beyond, recipe.max_length)
-        source = with_kv_cache(source, recipe.cache, recipe.rotation, recipe.cache_precision)
+        source = with_kv_cache(source, recipe.cache, recipe.rotation, recipe.cache_precision or "model")
         source = with_outputs(source, recipe.outputs or ())
         source = with_embeddings(source) if recipe.input == "embeddings" else source
         source = with_static_sizes(source, sizes_of(recipe.static_sizes or ()))

@@ -105,7 +105,7 @@ def test_nothing_between_the_record_and_its_use_names_an_option(thing: Any) -> N
     words |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     # recorded in another form than they are asked for
     resolved = {"task", "settings", "opset", "calibrate", "drop_weights", "outputs", "adapters"}
-    resolved |= {"static_sizes", "int32", "inline", "input", "first_output", "adapter_format"}
+    resolved |= {"static_sizes", "int32", "inline", "input", "first_output", "cache_precision", "adapter_format"}
     allowed = resolved if thing is manifest.recipe_of else {"progress", "remark"}
     assert words & set(options_in(ConvertOptions)) <= allowed
 

@@ -17,6 +17,7 @@ from posexport.errors import PosexportError
 from posexport.run.session import Session
 from posexport.sources.embeddings_input import with_embeddings
 from posexport.sources.source import Source
+from tests.tolerances import agree
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 IDS = [[5, 9, 2, 17, 7, 11], [3, 4, 8, 12, 2, 1]]
@@ -53,10 +54,10 @@ def test_the_second_graph_reads_what_transformers_calls_inputs_embeds(
     mask = {"attention_mask": torch.tensor([[1] * 6, [0, 0, 1, 1, 1, 1]])}
     with torch.no_grad():
         (x_BTC,) = embed(ids)
-        torch.testing.assert_close(x_BTC, weight[ids] * (weight.shape[1] ** 0.5 if factor is None else factor))
+        agree(x_BTC, weight[ids] * (weight.shape[1] ** 0.5 if factor is None else factor), "model", np.float32)
         expected, got = whole.module(input_ids=ids, **mask), rest(x_BTC, **mask)
     for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other)
+        agree(one, other, "model", np.float32)
 
 
 @pytest.mark.parametrize(

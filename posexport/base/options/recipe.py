@@ -72,6 +72,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         outputs: of layers, beside the task's; not there: none.
         static_sizes: the size of each axis of the graph that does not vary; not there: all vary.
         int32: integer inputs are int32; not there: int64.
+        cache_precision: of keys and values in the KV cache; not there: the model's.
         input: what the graph that computes takes: embeddings, of which another makes them of ids; not there: token ids.
         first_output: the output that comes first in the graph; not there: the task's order.
         adapters: names of LoRA adapters, in the order of their ids; not there: none.
@@ -108,14 +109,6 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
             help="KV cache of a decoder: dynamic is reallocated each step, static is a fixed-size buffer.",
         ),
     ] = "dynamic"
-    cache_precision: Annotated[
-        CachePrecision,
-        Option(
-            group=LENGTHS,
-            help="Numbers of the KV cache: the model's, or int8 with a scale for each token and head, a quarter of "
-            "the memory.",
-        ),
-    ] = "model"
     rotation: Annotated[
         RotationName,
         Option(
@@ -156,6 +149,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
     outputs: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     static_sizes: Mapping[str, int] | msgspec.UnsetType = msgspec.UNSET
     int32: bool | msgspec.UnsetType = msgspec.UNSET
+    cache_precision: CachePrecision | msgspec.UnsetType = msgspec.UNSET
     input: InputName | msgspec.UnsetType = msgspec.UNSET
     first_output: str | msgspec.UnsetType = msgspec.UNSET
     adapters: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
