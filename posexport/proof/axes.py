@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from posexport.base.sizes import frames, multiple
-from posexport.base.spec import FRAMES, HEIGHT, PAST, SEQUENCE, TOTAL, WIDTH
+from posexport.base.spec import BATCH, FRAMES, HEIGHT, PAST, SEQUENCE, TOTAL, WIDTH
 from posexport.errors import PosexportError
 from posexport.proof.subjects.half import widened
 from posexport.proof.subjects.runner import RunError, Runner
@@ -43,20 +43,8 @@ def check_axes(source: Source, model: Path | bytes) -> None:
     """
     source = widened(source)
     runner = Runner.of(source, model, source.part_specs, make=_session)
-    limit = source.limits.max_length
     for step in (1, 2):
-        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.limits.trace_sizes).items()}
-        if images := source.limits.proof_image_sizes:
-            sizes[HEIGHT], sizes[WIDTH] = images[(step - 1) % len(images)]
-        if proof_sizes := source.limits.proof_sizes:
-            sizes |= proof_sizes[-step % len(proof_sizes)]
-        sizes = {axis: multiple(size, source.limits.size_steps.get(axis, 1)) for axis, size in sizes.items()}
-        for axis in source.limits.limited_axes:
-            if axis in sizes and limit is not None:
-                sizes[axis] = max(source.limits.min_length, min(sizes[axis], limit + 1 - step))
-        if PAST in sizes:
-            sizes[PAST] = sizes[PAST] if limit is None else max(0, min(sizes[PAST], limit - sizes[SEQUENCE]))
-            sizes[TOTAL] = sizes[SEQUENCE] + sizes[PAST]
+        sizes = _untraced(source, step)
         feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
         try:
             outputs = runner(feeds)
@@ -76,3 +64,24 @@ def check_axes(source: Source, model: Path | bytes) -> None:
                 raise PosexportError(
                     f"{source.name}: output {spec.name} has shape {array.shape} at {sizes}, it should have {expected}"
                 )
+
+
+def _untraced(source: Source, step: int) -> dict[str, int]:
+    """Sizes of the named axes other than the traced ones; ``step``: 1 or 2, for others each."""
+    limits = source.limits
+    sizes = {name: size + step for name, size in axis_sizes(source.inputs, limits.trace_sizes).items()}
+    if images := limits.proof_image_sizes:
+        sizes[HEIGHT], sizes[WIDTH] = images[(step - 1) % len(images)]
+    if proof_sizes := limits.proof_sizes:
+        sizes |= proof_sizes[-step % len(proof_sizes)]
+    sizes = {axis: multiple(size, limits.size_steps.get(axis, 1)) for axis, size in sizes.items()}
+    if BATCH in sizes and not source.by_trial:  # a row, of a recording or a picture, may cost seconds
+        sizes[BATCH] = step
+    limit = limits.max_length
+    for axis in limits.limited_axes:
+        if axis in sizes and limit is not None:
+            sizes[axis] = max(limits.min_length, min(sizes[axis], limit + 1 - step))
+    if PAST in sizes:
+        sizes[PAST] = sizes[PAST] if limit is None else max(0, min(sizes[PAST], limit - sizes[SEQUENCE]))
+        sizes[TOTAL] = sizes[SEQUENCE] + sizes[PAST]
+    return sizes

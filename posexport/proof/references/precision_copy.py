@@ -24,7 +24,7 @@ from posexport.base.system.threads import allowed_threads
 from posexport.errors import PosexportError
 from posexport.proof.criterion import Array
 from posexport.proof.grid.inputs import Feeds
-from posexport.proof.subjects.runner import Remembered
+from posexport.proof.subjects.runner import OF_BATCHES, Remembered
 from posexport.sources import memory_mapped
 from posexport.sources.torch_fixes.module_precision import in_precision
 
@@ -74,6 +74,8 @@ class Replaced(Protocol):
 
 #: bytes that are cast at a time, and those of a weight above which its product is computed in such pieces
 _PIECE, _WHOLE = 1 << 24, 1 << 27
+#: bytes of weights from which on they are read one at a time
+_SHARED = 1 << 26
 #: the attribute of a cast copy that is the parameter it was cast from
 ORIGIN = "_posexport_origin"
 
@@ -244,7 +246,7 @@ class PrecisionCopy:
 
     ``device``: PyTorch's name of where it computes.
 
-    The copy of a large module, and any with ``share``, reads the original's parameters one at a time
+    The copy of a module above `_SHARED` bytes, and any with ``share``, reads the original's parameters one at a time
     (`posexport.proof.references.precision_copy`).
     """
 
@@ -262,7 +264,7 @@ class PrecisionCopy:
         self.device = torch.device(device)
         self.dtype = dtype
         self.outputs = outputs
-        shares = share or memory_mapped.size_of(module.parameters()) > memory_mapped.LARGE
+        shares = share or memory_mapped.size_of(module.parameters()) > _SHARED
         shares = shares and self.device.type == "cpu" and shareable(module)
         self.reader = Reader(dtype, getattr(module, "replaced", None)) if shares else None
         self.copy = None if fresh else self._copied()
@@ -275,7 +277,7 @@ class PrecisionCopy:
         for submodule in getattr(module, "reused", ()):
             # of a copy by posexport; hooks see a call and cannot skip it, and a module around the part would
             # not be the one that its definition asks for inputs and encodings
-            submodule.forward = Remembered(submodule.forward)
+            submodule.forward = Remembered(submodule.forward, OF_BATCHES)
         return module
 
     def __call__(self, feeds: Feeds) -> list[Array]:

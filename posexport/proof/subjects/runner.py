@@ -34,6 +34,7 @@ from posexport.base.targets.providers import DEFAULT_PROVIDER, provider_named
 from posexport.errors import PosexportError
 from posexport.proof.criterion import Array
 from posexport.proof.grid.inputs import Feeds
+from posexport.proof.grid.point import BATCHES
 from posexport.run.cache import Cache, DecoderInterface
 from posexport.run.chain import Chain, open_chain
 from posexport.run.ort_values import run
@@ -44,36 +45,39 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 
-class Remembered:
-    """``run`` with its last result cached, by the inputs."""
+#: results of a graph before the decoder: what it reads is the same at all points of a batch size
+OF_BATCHES = len(BATCHES)
 
-    def __init__(self, run: Callable[..., Any]) -> None:
+
+class Remembered:
+    """``run`` with its last results cached, by the inputs. ``most``: results in memory at a time."""
+
+    def __init__(self, run: Callable[..., Any], most: int = 1) -> None:
         self._run = run
-        self._key = b""
-        self._found: Any = None
+        self._most = most
+        self._found: dict[bytes, Any] = {}
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """The answer for these arguments."""
         key = _key((*args, named))
-        if key != self._key:
-            self._found = None  # one result in memory at a time
-            self._found, self._key = self._run(*args, **named), key
-        return self._found
+        if key not in self._found:
+            while len(self._found) >= self._most:
+                del self._found[next(iter(self._found))]
+            self._found[key] = self._run(*args, **named)
+        return self._found[key]
 
 
 class RememberingSession(WrappedSession):
-    """A session that caches its last result, by the inputs; `posexport.run.ort_values.run` calls it."""
+    """A session that caches its last results, by the inputs; `posexport.run.ort_values.run` calls it."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(session)
-        self._key = b""
-        self._found: Any = None
+        self._remembered = Remembered(partial(run, session), OF_BATCHES)
 
     def run_arrays(self, names: Sequence[str], arrays: Mapping[str, Any], options: Any = None) -> Any:
-        key = _key((list(names), arrays))
-        if key != self._key:
-            self._found, self._key = run(self._session, names, arrays, options), key
-        return self._found
+        if options is not None:
+            return run(self._session, names, arrays, options)
+        return self._remembered(list(names), arrays)
 
 
 def _key(value: Any) -> bytes:
