@@ -5,11 +5,13 @@ from pathlib import Path
 
 from ci.lab.deployed.make import SHAPES, make
 from ci.lab.deployed.measure import RIVALS, ROOT, measure
+from ci.lab.deployed.picture import draw
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="ci/lab/shapes", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("draw", help="docs/pictures/costs.svg: cost against the number of layers")
     making = commands.add_parser("make", help="write a checkpoint")
     making.add_argument("name", choices=SHAPES)
     making.add_argument("folder", type=Path)
@@ -19,16 +21,22 @@ def main() -> None:
     measuring.add_argument("--checkpoints", type=Path, default=ROOT / ".cache" / "shapes", help="made where missing")
     measuring.add_argument("--no-proofs", action="store_true", help="only conversions without a proof")
     measuring.add_argument("--rivals", nargs="*", choices=RIVALS, default=[], help="other exporters too")
+    measuring.add_argument("--layers", type=int, help="of checkpoints with that many layers only")
     measuring.add_argument("--again", action="store_true", help="also what has a row")
     options = parser.parse_args()
     if options.command == "make":
         make(options.name, options.folder, options.layers)
         return
+    if options.command == "draw":
+        draw()
+        return
     for name in options.names:
-        checkpoint = (options.checkpoints / name).absolute()
+        folder = name if options.layers is None else f"{name}-{options.layers}"
+        checkpoint = (options.checkpoints / folder).absolute()
         if not checkpoint.exists():
-            make(name, checkpoint)
-        measure(name, checkpoint, ["posexport", *options.rivals], proofs=not options.no_proofs, again=options.again)
+            make(name, checkpoint, options.layers)
+        exporters = ["posexport", *options.rivals]
+        measure(name, checkpoint, exporters, options.layers, proofs=not options.no_proofs, again=options.again)
 
 
 if __name__ == "__main__":

@@ -20,20 +20,25 @@ from posexport.inspect.bench.run import commit, machine
 ROOT = Path(__file__).parents[3]
 RECORD = ROOT / "ci" / "results" / "shapes.json"
 #: what says which row it is
-KEY = ("shape", "precision", "exporter", "proof")
+KEY = ("shape", "layers", "precision", "exporter", "proof")
 #: other exporters, and their environments of ci/lab/rivals/setup
 RIVALS = {"onnxruntime-genai": "genai", "optimum-onnx": "optimum"}
 #: seconds after which a conversion is given up
 _LIMIT = 4 * 3600
 
 
-def measure(name: str, checkpoint: Path, exporters: list[str], *, proofs: bool, again: bool) -> None:
-    """Measure every conversion of a shape that has no row yet; ``proofs``: also those that are proven."""
+def measure(
+    name: str, checkpoint: Path, exporters: list[str], layers: int | None = None, *, proofs: bool, again: bool
+) -> None:
+    """Measure every conversion of a shape that has no row yet; ``proofs``: also those that are proven.
+
+    ``layers``: how many the checkpoint has; None: as many as are deployed.
+    """
     for exporter, precision, proof in conversions(name):
         if exporter not in exporters or (proof and not proofs):
             continue
-        key = (name, precision, exporter, proof)
-        if not again and any(tuple(row[part] for part in KEY) == key for row in rows()):
+        key = (name, layers, precision, exporter, proof)
+        if not again and any(tuple(row.get(part) for part in KEY) == key for row in rows()):
             continue
         row = {**dict(zip(KEY, key, strict=True)), **measured(exporter, precision, proof, name, checkpoint)}
         print(json.dumps(row), flush=True)
@@ -104,7 +109,10 @@ def rows() -> list[dict[str, Any]]:
 
 def record(row: dict[str, Any]) -> None:
     """Put a row in its place, in the order of shapes.yaml."""
-    kept = [old for old in rows() if any(old[part] != row[part] for part in KEY)]
-    names = list(SHAPES)
-    kept = sorted([*kept, row], key=lambda each: (names.index(each["shape"]), each["precision"], each["exporter"]))
+    kept = [old for old in rows() if any(old.get(part) != row[part] for part in KEY)]
+    kept = sorted([*kept, row], key=_place)
     RECORD.write_text("[\n" + ",\n".join(json.dumps(each) for each in kept) + "\n]\n")
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return list(SHAPES).index(row["shape"]), row.get("layers") or 0, row["precision"], row["exporter"]

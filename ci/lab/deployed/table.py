@@ -9,7 +9,7 @@ _RESULTS = Path(__file__).parents[2] / "results" / "shapes.json"
 
 def table() -> str:
     """A line for every shape and precision: what its conversion takes, proven, without proof and by others."""
-    rows = json.loads(_RESULTS.read_text()) if _RESULTS.exists() else []
+    rows = [row for row in json.loads(_RESULTS.read_text()) if not row.get("layers")] if _RESULTS.exists() else []
     if not rows:
         return "Not measured yet: `ci/lab/shapes measure`."
     by_line: dict[tuple[str, str], dict[tuple[str, bool], dict[str, Any]]] = {}
@@ -27,8 +27,12 @@ def table() -> str:
         sizes = f"{ours['weights'] / 1e9:.2f} GB | {ours['bytes'] / 1e9:.2f} GB"
         lines.append(f"| {shape}, {precision} | {sizes} | {' | '.join(cells)} |")
     lines += ["", *(f"[{number}] `{note}`\\" for number, note in enumerate(notes, 1))]
-    machines, commits, dates = (", ".join(sorted({row[key] for row in rows})) for key in ("cpu", "commit", "date"))
-    return "\n".join([*lines, "", f"{machines}, {rows[0]['cores']} cores; commits {commits}; {dates}."])
+    shapes: dict[str, dict[str, None]] = {}
+    for row in rows:
+        shapes.setdefault(row["cpu"], {})[row["shape"]] = None
+    machines = "; ".join(f"{cpu}: {', '.join(names)}" for cpu, names in shapes.items())
+    commits, dates = (", ".join(sorted({row[key] for row in rows})) for key in ("commit", "date"))
+    return "\n".join([*lines, "", f"{machines}; {rows[0]['cores']} cores; commits {commits}; {dates}."])
 
 
 def _cost(row: dict[str, Any] | None, notes: list[str]) -> str:
