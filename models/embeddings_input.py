@@ -5,13 +5,13 @@ A call can start at the second graph, with a soft prompt or the hidden states of
 Shape letters: B batch, T tokens, C channels of the table.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from posexport.base.spec import BATCH, CARRIED, EMBEDS, MODEL, SEQUENCE, InputSpec, OutputSpec, PartSpec
 from posexport.base.targets.dtypes import MODEL_DTYPE
+from posexport.models.arguments import of_texts
 from posexport.models.definition import AroundDefinition, Part
 
 #: the files of the graphs, as in transformers.js; an encoder's second one is `MODEL`
@@ -58,30 +58,9 @@ class _AfterEmbeddings(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(
-        self,
-        inputs_embeds: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        past_key_values: Sequence[Tensor] | None = None,
-        position_ids: Tensor | None = None,
-        adapter_ids: Tensor | None = None,
-        past_conv: Sequence[Tensor] | None = None,
-        past_recurrent: Sequence[Tensor] | None = None,
-        **named: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """Arguments of every model of texts, which torch.export reads; None is not passed on."""
-        optional = {
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "past_key_values": past_key_values,
-            "position_ids": position_ids,
-            "adapter_ids": adapter_ids,
-            "past_conv": past_conv,
-            "past_recurrent": past_recurrent,
-        }
-        arguments = {name: value for name, value in optional.items() if value is not None} | named
-        outputs: tuple[Tensor, ...] = self.model(input_ids=inputs_embeds, **arguments)
+    @of_texts("inputs_embeds")
+    def forward(self, inputs_embeds: Tensor, **tensors: Any) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = self.model(input_ids=inputs_embeds, **tensors)
         return outputs
 
 

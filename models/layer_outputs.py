@@ -4,10 +4,12 @@ Shape letters: B batch, T tokens, S past and new tokens.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
 from posexport.base.spec import BATCH, SEQUENCE, TOTAL, Axis, OutputSpec
+from posexport.models.arguments import of_texts
 from posexport.models.decoder import Decoder, DecoderModel
 from posexport.models.definition import AroundDefinition, Definition
 from posexport.models.encoder import Encoder, EncoderModel
@@ -46,30 +48,10 @@ class WithLayerOutputs(AroundDefinition):
     def outputs(self) -> list[OutputSpec]:
         return [*self.model.outputs, *self.further]
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        encoder_hidden_states: Tensor | None = None,
-        encoder_attention_mask: Tensor | None = None,
-        past_key_values: Sequence[Tensor] | None = None,
-        position_ids: Tensor | None = None,
-        adapter_ids: Tensor | None = None,
-        **named: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """Arguments of every model that has a `stack_of`; None is not passed on."""
-        optional = {
-            "token_type_ids": token_type_ids,
-            "encoder_hidden_states": encoder_hidden_states,
-            "encoder_attention_mask": encoder_attention_mask,
-            "past_key_values": past_key_values,
-            "position_ids": position_ids,
-            "adapter_ids": adapter_ids,
-        }
-        arguments = {name: value for name, value in optional.items() if value is not None} | named
+    @of_texts("input_ids")
+    def forward(self, **tensors: Any) -> tuple[Tensor, ...]:
         with carrying(Collected(self.layer_outputs), Collected) as collected:
-            outputs: tuple[Tensor, ...] = self.model(input_ids, attention_mask, **arguments)
+            outputs: tuple[Tensor, ...] = self.model(**tensors)
         # the last hidden state may be an output of the model too, and outputs are named one by one
         further = (collected.tensors[one].clone() for one in self.layer_outputs)
         return (*outputs, *further)
