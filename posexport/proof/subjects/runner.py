@@ -72,11 +72,11 @@ class RememberingSession(WrappedSession):
 
     def __init__(self, session: Any) -> None:
         super().__init__(session)
-        self._remembered = Remembered(partial(run, session), OF_BATCHES)
+        self._options: Any = None
+        self._remembered = Remembered(lambda names, arrays: run(session, names, arrays, self._options), OF_BATCHES)
 
     def run_arrays(self, names: Sequence[str], arrays: Mapping[str, Any], options: Any = None) -> Any:
-        if options is not None:
-            return run(self._session, names, arrays, options)
+        self._options = options  # of how it is computed, not of what
         return self._remembered(list(names), arrays)
 
 
