@@ -51,7 +51,7 @@ def _rounded(x_BGTD: Tensor) -> Tensor:
 
 def restored(kept_BGSD: Tensor, dtype: torch.dtype) -> Tensor:
     """Keys or values that ``kept_BGSD`` [B, G, S, D + 2] stands for, [B, G, S, D]."""
-    whole, mantissa, exponent = kept_BGSD.split((kept_BGSD.shape[-1] - EXTRA, 1, 1), -1)
+    whole, mantissa, exponent = torch.split(kept_BGSD, [kept_BGSD.shape[-1] - EXTRA, 1, 1], -1)
     return _scaled(whole, mantissa.to(dtype) * _power(exponent, dtype))
 
 
