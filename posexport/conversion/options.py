@@ -179,7 +179,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
         options = for_each(names, self)
         _check_names(names, self.layout)
         _check_texts(self, options)
-        _check_cache(options)
+        _check_cache(options[0])
         _check_adapter_files(options)
         return options
 
@@ -216,22 +216,13 @@ def _check_names(names: Sequence[PrecisionName], layout: str) -> None:
         )
 
 
-def _check_cache(by_precision: Sequence[ConvertOptions]) -> None:
-    """PosexportError where a KV cache in 8 bits has no reader, or scales that half precision rounds."""
-    if by_precision[0].cache_precision == "model":
-        return
-    for options in by_precision:
-        if options.computed != FP32.name:
-            raise PosexportError(
-                f"--cache-precision {options.cache_precision} is for graphs that compute in float32, got --precision "
-                f"{options.precision} --target {options.target}; give --precision fp32, int8 or int4 for the CPU, or "
-                "leave it out"
-            )
-        if options.layout != "bundle":
-            raise PosexportError(
-                f"--layout {options.layout} is for a library that fills the KV cache with floating-point numbers, got "
-                f"--cache-precision {options.cache_precision}; leave one of both out"
-            )
+def _check_cache(options: ConvertOptions) -> None:
+    """PosexportError where a KV cache in 8 bits has no reader."""
+    if options.cache_precision != "model" and options.layout != "bundle":
+        raise PosexportError(
+            f"--layout {options.layout} is for a library that fills the KV cache with floating-point numbers, got "
+            f"--cache-precision {options.cache_precision}; leave one of both out"
+        )
 
 
 def _check_texts(options: ConvertOptions, by_precision: Sequence[ConvertOptions]) -> None:

@@ -118,6 +118,8 @@ def _output_type(node: ir.Node, index: int, type_of: TypeOf, opsets: Mapping[str
             return ir.DataType(number)
         if default is not None:
             return default
+        if node.op_type == "DequantizeLinear":  # since opset 23 its schema has no input of the output's type
+            return _first_float(node, type_of)
     version = node.version if node.version is not None else opsets.get(node.domain, 1)
     schema = schema_of(node.op_type, node.domain, version)
     return _first_float(node, type_of) if schema is None else _by_schema(node, index, schema, type_of)

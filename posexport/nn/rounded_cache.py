@@ -2,7 +2,7 @@
 
 One int8 tensor [B, G, S, D + 2] holds the D rounded channels of a head and its scale ``m 2^e``, as m and e: e is -24 to
 15, so that float16 has the scale too, and m is the least whole number that keeps the largest channel within 127 steps,
-63 to 127 between these bounds. New tokens attend to rounded keys and values as well, so that results do not depend on
+64 to 127 between these bounds. New tokens attend to rounded keys and values as well, so that results do not depend on
 how tokens are divided into calls. KIVI (Liu et al., arXiv:2402.02750), section 3, measures what this and other choices
 cost.
 
@@ -24,8 +24,8 @@ _MOST = 127
 _LOWEST, _HIGHEST = -24, 15
 #: powers of two by exponent: negative indices count from the end
 _POWERS = tuple(2.0**exponent for exponent in (*range(_HIGHEST + 1), *range(_LOWEST, 0)))
-#: so much a logarithm in float16 may err
-_ERROR = 0.02
+#: so much a logarithm may err
+_ERROR = 2.0**-10
 #: a call of few tokens has few numbers that could fall to the other side of a tie
 _SHIFTS = 4
 
@@ -40,7 +40,8 @@ def rounded(k_BGTD: Tensor, v_BGTD: Tensor) -> tuple[Tensor, Tensor]:
 
 def _rounded(x_BGTD: Tensor) -> Tensor:
     largest = x_BGTD.abs().amax(-1, keepdim=True)
-    logarithm = torch.log(largest.clamp(min=2.0**_LOWEST)) * (1 / math.log(2))
+    # half precision has none of three digits; that of zero, minus infinity, has the lowest exponent
+    logarithm = torch.log(largest.to(torch.promote_types(largest.dtype, torch.float32))) * (1 / math.log(2))
     exponent = torch.ceil(logarithm + (_ERROR - 2 * math.log2(_MOST))).clamp(_LOWEST, _HIGHEST)
     power = _power(exponent, x_BGTD.dtype)
     mantissa = torch.ceil(largest / _MOST / power).clamp(1, _MOST)
@@ -50,11 +51,8 @@ def _rounded(x_BGTD: Tensor) -> Tensor:
 
 def restored(kept_BGSD: Tensor, dtype: torch.dtype) -> Tensor:
     """Keys or values that ``kept_BGSD`` [B, G, S, D + 2] stands for, [B, G, S, D]."""
-    size = kept_BGSD.shape[-1] - EXTRA
-    # two slices of the same tensor would become one Split, which copies the channels slowly
-    ends = torch.arange(size, size + EXTRA, device=kept_BGSD.device)
-    mantissa, exponent = kept_BGSD.index_select(-1, ends).chunk(2, -1)
-    return _scaled(kept_BGSD[..., :size], mantissa.to(dtype) * _power(exponent, dtype))
+    whole, mantissa, exponent = torch.split(kept_BGSD, [kept_BGSD.shape[-1] - EXTRA, 1, 1], -1)
+    return _scaled(whole, mantissa.to(dtype) * _power(exponent, dtype))
 
 
 def _power(exponent: Tensor, dtype: torch.dtype) -> Tensor:

@@ -6,12 +6,13 @@ from dataclasses import replace
 import msgspec
 
 from posexport.base.spec import InputSpec, is_cache_input
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.base.targets.precisions import PrecisionOptions
 from posexport.sources.source import Source
 
 
 def with_precision(source: Source, options: PrecisionOptions) -> Source:
-    """``source`` with the inputs' dtypes in that precision: 16 bits for a KV cache, and for values with ``--io half``.
+    """``source`` with the inputs' dtypes in that precision: a KV cache of 16 bits, and values with ``--io half``.
 
     The module and its trace stay float32.
     """
@@ -22,7 +23,8 @@ def with_precision(source: Source, options: PrecisionOptions) -> Source:
         name = options.dtype.name
         return [
             msgspec.structs.replace(spec, dtype=name)
-            if is_cache_input(spec) or (options.io == "half" and spec.role == "values")
+            if spec.dtype == MODEL_DTYPE.name
+            and (is_cache_input(spec) or (options.io == "half" and spec.role == "values"))
             else spec
             for spec in specs
         ]

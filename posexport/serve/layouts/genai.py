@@ -13,6 +13,7 @@ from posexport.conversion.export.layout import Layout
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderModel
 from posexport.models.layer_outputs import WithLayerOutputs
+from posexport.models.with_prefix import WithPrefix
 from posexport.run.cache import DecoderInterface, decoder_interface
 from posexport.run.providers import numeric_options
 from posexport.serve.layouts import genai_states
@@ -61,7 +62,7 @@ def config(source: Source, session_options: Mapping[str, str]) -> dict[str, Any]
     # special tokens: generation_config.json before config.json
     stored, generation = (read_json(source.files.get(name)) for name in ("config.json", "generation_config.json"))
     ids = {**stored, **{key: value for key, value in generation.items() if value is not None}}
-    longest = source.limits.max_length or _longest(stored) or _LENGTH
+    longest = source.limits.max_length or (_longest(stored) or _LENGTH) - _virtual(source)
     ends = [token for token in _listed(ids.get("eos_token_id")) if token < decoder.vocab]
     padding = ids.get("pad_token_id")
     ids = {"bos_token_id": ids.get("bos_token_id"), "pad_token_id": padding if padding is not None else [*ends, 0][0]}
@@ -137,6 +138,11 @@ def _original(config: dict[str, Any]) -> Any:
 def _longest(config: dict[str, Any]) -> int | None:
     lengths = (config.get(key) for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"))
     return next((length for length in lengths if isinstance(length, int)), None)
+
+
+def _virtual(source: Source) -> int:
+    """How many virtual tokens take places before every row."""
+    return sum(module.virtual for module in source.module.modules() if isinstance(module, WithPrefix))
 
 
 def _checked(source: Source) -> Source:
