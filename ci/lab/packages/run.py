@@ -24,7 +24,8 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-import ci.lab.packages.drawn  # noqa: F401 - registers its cases
+import ci.lab.packages.drawn
+import ci.lab.packages.drawn_again  # noqa: F401 - both register their cases
 import posexport
 from ci.lab.packages.modules import AXES, CASES
 from posexport.base.sizes import multiple
@@ -49,7 +50,9 @@ def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     module, inputs = CASES[name][1]()
     with torch.no_grad():
         for parameter in module.parameters():
-            if parameter.dim() > 1 and float(parameter.std()) < 0.08:
+            if not parameter.any():  # a matrix of zeros hides all before it
+                parameter.normal_(std=0.1)
+            elif parameter.dim() > 1 and float(parameter.std()) < 0.08:
                 parameter.mul_(3)
     return module.eval(), inputs
 
