@@ -22,6 +22,7 @@ from posexport.sources.torch_fixes import (
     arange,
     byte_masks,
     complex_views,
+    distances,
     recurrent,
     stacks,
     vmap_index,
@@ -124,7 +125,7 @@ class Recognised(TorchFunctionMode):
 
 def _mended(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a call returns that PyTorch's exporter writes wrongly, or not at all; None for others."""
-    for fix in (arange.elements, adaptive_pool.pooled, stacks.stacked, byte_masks.chosen):
+    for fix in (arange.elements, adaptive_pool.pooled, stacks.stacked, byte_masks.chosen, distances.distances):
         if (result := fix(func, args, kwargs)) is not None:
             return result
     return None
