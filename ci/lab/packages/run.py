@@ -59,7 +59,7 @@ def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 def judged(name: str, bundle: Path, manifest: Manifest) -> float:
-    """The largest difference at all sizes, of the largest value; infinity for another shape, or one beyond PyTorch's."""
+    """The largest difference at all sizes, of the largest value; infinity for a shape or values that are not its."""
     session = onnxruntime.InferenceSession(bundle / "model.onnx", providers=["CPUExecutionProvider"])
     outputs, worst = [spec.name for spec in manifest.outputs if spec.compared], 0.0
     for batch, more in _SIZES:

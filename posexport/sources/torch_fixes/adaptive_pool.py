@@ -1,7 +1,7 @@
 """Adaptive average pooling to a grid, as products with the share that every input has in every output.
 
-PyTorch's exporter writes for which elements an example's sizes read one input more: other sizes fail, or are wrong. Of a
-grid with None it writes the means of all axes.
+PyTorch's exporter writes for which elements an example's sizes read one input more: other sizes fail, or are wrong. Of
+a grid with None it writes the means of all axes.
 Output i of S is the mean of inputs floor(i N / S) to ceil((i + 1) N / S) of N (`torch.nn.AdaptiveAvgPool2d`).
 
 Issue: none is known. Seen in 2.13.
