@@ -27,7 +27,8 @@ def _maxima(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | None:
-    if return_indices or not isinstance(input.shape[-1], SymInt):
+    length: Any = input.shape[-1]
+    if return_indices or not isinstance(length, SymInt):
         return None
     size, steps, pads, apart = map(_number, (kernel_size, stride or kernel_size, padding, dilation))
     rows = F.max_pool2d(input.unsqueeze(-2), (1, size), (1, steps), (0, pads), (1, apart), ceil_mode)
