@@ -419,6 +419,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "load": load,
     "real-weights": real_weights,
     "packages": packages.table,
+    "packages-third": packages.third,
     "packages-line": packages.sentence,
     "refusals": refusals,
     "followed": followed,

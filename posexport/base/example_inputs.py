@@ -100,7 +100,8 @@ def _places(patches: int, side: int, rng: np.random.Generator) -> NDArray[np.int
 def random_content(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
     """N(0, 1) values, boxes or ids, as the role of the input says."""
     if spec.role == "values":
-        return rng.standard_normal(shape).astype(spec.dtype)
+        values = rng.standard_normal(shape).astype(spec.dtype)
+        return np.abs(values) if spec.positive is True else values
     if spec.role == "points":
         return (rng.random(shape) * (spec.size or 1)).astype(spec.dtype)
     if spec.role == "places":

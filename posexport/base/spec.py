@@ -151,6 +151,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         default: the value of every element if the input is absent; None: the input is required.
         state: for an input of role ``state``: its output and its first value.
         names: for an input of role ``adapters``: what the ids from 1 on are called.
+        positive: whether values are from 0 on, as counts and levels of noise; a proof draws no others.
     """
 
     name: str
@@ -164,6 +165,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     default: int | None = None
     state: State | msgspec.UnsetType = msgspec.UNSET
     names: list[str] | msgspec.UnsetType = msgspec.UNSET
+    positive: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

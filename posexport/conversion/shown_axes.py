@@ -5,13 +5,17 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from posexport.base.sizes import multiple
-from posexport.base.spec import BATCH, SEQUENCE
+from posexport.base.spec import BATCH, HEIGHT, SEQUENCE, WIDTH
 from posexport.conversion.result import Failed, MissedError
 from posexport.proof.report.points import NOT_RUN
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from posexport.conversion.export.build import Built
     from posexport.conversion.export.messages import FixedAxisError
+    from posexport.conversion.export.written import OtherSide
+    from posexport.proof.report.points import Point
     from posexport.sources.load_options import Shown
     from posexport.sources.source import Source
 
@@ -57,17 +61,18 @@ def _larger(source: "Source", built: "list[Built]", shown: "Shown", error: Excep
 
 
 def _from_least(source: "Source", built: "list[Built]", shown: "Shown", error: Exception) -> Failed | None:
-    """Where a line takes another branch for smaller inputs, at which the graph does not run.
+    """Where a line takes another branch for smaller inputs, at which the graph does not run, or is wrong for images.
 
     ``if length <= padding``: what is too short to be padded by reflection is extended first. A graph that gives other
-    values there is a failure: its module means something else by short inputs.
+    values for short sequences is a failure: its module means something else by them.
     """
     from posexport.proof.axes import TooSmallError
 
     points = error.report.points if isinstance(error, MissedError) else []
-    if not isinstance(error, TooSmallError) and not any((point.note or "").startswith(NOT_RUN) for point in points):
-        return None
     sides = {axis: side for graph in built for axis, side in graph.written.least.items()}
+    does_not_run = any((point.note or "").startswith(NOT_RUN) for point in points)
+    if not isinstance(error, TooSmallError) and not does_not_run and not _small_alone(points, sides):
+        return None
     accepted = {SEQUENCE: source.limits.min_length, **source.limits.min_sizes}
     least = {axis: side.size for axis, side in sides.items() if side.size > accepted.get(axis, 1) and axis != BATCH}
     if not least.keys() - shown.least.keys():
@@ -78,6 +83,23 @@ def _from_least(source: "Source", built: "list[Built]", shown: "Shown", error: E
         for axis, size in least.items()
     }
     return Failed(error, replace(shown, least={**shown.least, **least}), remarks)
+
+
+def _small_alone(points: "Sequence[Point]", sides: "Mapping[str, OtherSide]") -> bool:
+    """Whether nothing but images with a side below the least is wrong, and others are right."""
+    wrong = [point for point in points if point.verdict == "fail"]
+    small = [
+        point for point in points if any(size < sides[axis].size for axis, size in _sides_of(point) if axis in sides)
+    ]
+    return (
+        bool(wrong)
+        and all(point in small for point in wrong)
+        and any(point.verdict == "pass" for point in points if point not in small)
+    )
+
+
+def _sides_of(point: "Point") -> "list[tuple[str, int]]":
+    return [*zip((HEIGHT, WIDTH), point.image or (), strict=False), *point.sizes]
 
 
 def _in_steps(source: "Source", built: "list[Built]", shown: "Shown", error: Exception) -> Failed | None:

@@ -321,7 +321,7 @@ def _changed(spec: InputSpec, tensor: Tensor) -> Tensor | None:
     elif spec.role in ("tokens", "types") and spec.size is not None:
         changed = (torch.tensor(spec.column_sizes or spec.size) - 1 - tensor).clamp(min=0)
     elif spec.role == "values":
-        changed = -tensor
+        changed = 2 * tensor if spec.positive is True else -tensor
     else:
         return None
     return changed

@@ -43,6 +43,7 @@ from posexport.modules.eval_mode import in_eval_mode
 from posexport.modules.keyed_tables import with_lengths_of_tables
 from posexport.modules.padding_values import with_padding_values
 from posexport.modules.returned import names_beside
+from posexport.modules.signs import with_signs
 from posexport.modules.user_module import PAST_IS_OURS, by_name
 from posexport.modules.value_branches import remarks_on, ways_that_fit
 from posexport.modules.vocabularies import with_vocabularies
@@ -105,9 +106,10 @@ def source_of_module(
         declared = {spec.name: spec for spec in getattr(module, "inputs", ()) if spec.role == "shapes"}
         specs = [msgspec.structs.replace(declared.get(spec.name, spec), axes=spec.axes) for spec in specs]
         specs, on_masks = with_padding_values(module, specs, tensors)
+        specs, on_signs = with_signs(argument, module, specs, tensors)
     else:
         discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)
-        on_masks = []
+        on_masks, on_signs = [], []
     # limits and outputs, from calls at several sizes
     limits = with_lengths_of_tables(limits_of_module(module), module)
     if any(spec.role == "lengths" for spec in specs):
@@ -146,6 +148,7 @@ def source_of_module(
             *renamed,
             *discovered.remarks,
             *on_masks,
+            *on_signs,
             *bounded,
             *on_names,
             *results.remarks,

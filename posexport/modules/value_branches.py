@@ -119,7 +119,8 @@ def _redrawn(inputs: Sequence[InputSpec], drawn: Mapping[str, Tensor]) -> Iterat
     for spec in inputs:
         tensor, least = drawn[spec.name], max(_PADDING_IDS) + 1
         if spec.role == "values":
-            yield from ({**drawn, spec.name: tensor * factor} for factor in (-1, 0.01, -100))
+            sign = 1 if spec.positive is True else -1
+            yield from ({**drawn, spec.name: tensor * factor} for factor in (sign, 0.01, sign * 100))
         elif spec.role == "tokens" and spec.size is not None and spec.size > least and not spec.column_sizes:
             for _ in range(_DRAWS):
                 yield {**drawn, spec.name: torch.randint(least, spec.size, tensor.shape, generator=generator)}

@@ -1,4 +1,4 @@
-"""ci/results/packages.jsonl as Markdown: the second draw, module by module, and how many are right of both."""
+"""ci/results/packages.jsonl as Markdown: the second and the third draw, module by module, and how many are right."""
 
 import json
 import re
@@ -12,12 +12,24 @@ _RESULTS = Path(__file__).parents[2] / "results" / "packages.jsonl"
 #: characters of a reason, without the module's name before it
 _REASON = 260
 
+#: the second and the third draw
+_DRAWS = ("drawn.py", "drawn_again.py")
+
 Row = dict[str, Any]
 
 
 def table() -> str:
     """A line for every module of the second draw: the first try, today's, and why one is not right."""
-    rows, lines = _drawn(), []
+    return _table(_drawn(_DRAWS[0]))
+
+
+def third() -> str:
+    """The same of the third draw."""
+    return _table(_drawn(_DRAWS[1]))
+
+
+def _table(rows: Sequence[Row]) -> str:
+    lines = list[str]()
     lines += ["| package | module | first try | now | s | GB | remark |", "|" + "---|" * 7]
     for row in rows:
         reason = _reason(row) if row["outcome"] != "right" else ""
@@ -28,16 +40,23 @@ def table() -> str:
 
 
 def sentence() -> str:
-    """How many modules of the draw are right, for README."""
-    rows = _drawn()
+    """How many modules of both draws are right, for README."""
+    draws = [_drawn(name) for name in _DRAWS]
+    (one, first, now), (other, first_again, now_again) = map(_numbers, draws)
+    wrong = sum(row["outcome"] == "wrong" for rows in draws for row in rows)
+    return (
+        f"Of {one}, drawn before any was converted, {first} were right\n"
+        f"at the first try, {now} are now; of {other}, drawn later, {first_again} and {now_again}.\n"
+        f"{wrong or 'None'} is wrong ([each of them](docs/results/packages.md))."
+    )
+
+
+def _numbers(rows: Sequence[Row]) -> tuple[str, int, int]:
+    """What was drawn, how many were right at the first try, and how many are now."""
     first = Counter(row.get("first", row["outcome"]) for row in rows)
     now = Counter(row["outcome"] for row in rows)
     packages = len({row["package"] for row in rows})
-    return (
-        f"Of {len(rows)} modules of {packages} packages, drawn before any was converted, {first['right']} were right\n"
-        f"at the first try, {now['right']} are now, {now['wrong'] or 'none'} is wrong "
-        "([each of them](docs/results/packages.md))."
-    )
+    return f"{len(rows)} modules of {packages} packages", first["right"], now["right"]
 
 
 def _counted(rows: Sequence[Row]) -> str:
@@ -55,9 +74,9 @@ def _outcomes(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
 
 
-def _drawn() -> list[Row]:
-    """The lines of the second draw, in its order."""
-    names = re.findall(r"^def (\w+)\(\) -> Case:", (Path(__file__).parent / "drawn.py").read_text(), re.MULTILINE)
+def _drawn(draw: str) -> list[Row]:
+    """The lines of a draw, in its order."""
+    names = re.findall(r"^def (\w+)\(\) -> Case:", (Path(__file__).parent / draw).read_text(), re.MULTILINE)
     rows = {row["module"]: row for row in map(json.loads, _RESULTS.read_text().splitlines())}
     return [rows[name] for name in names if name in rows]
 

@@ -87,6 +87,14 @@ REFUSALS: dict[str, Refusal] = {
         remedy="interpolate with antialias=False, or in __init__ where the size is fixed",
         threads=("pytorch/pytorch 116306",),
     ),
+    # `try:` around a layer that raises at small sizes: the tracer loses the layer.
+    "caught_error": Refusal(
+        says="AssertionError: Unexpected key _export_root.module.padding@2, expected _export_root.module",
+        pattern=r"Unexpected key (?:_export_root\.module\.)?([\w.]+)(?:@\d+)?, expected ",
+        meaning="calls {0}, catches what it raises at some sizes, and goes on in another way; a graph catches nothing",
+        remedy="ask for the size before the call, or convert without what it does then",
+        threads=(),
+    ),
     # A Python branch by a length: the graph has the one that the traced length took.
     "branch_on_length": Refusal(
         says="was decided False by a size while the module was traced",

@@ -21,14 +21,29 @@ from posexport.sources.torch_fixes import (
     adaptive_pool,
     arange,
     byte_masks,
+    clamps,
     complex_views,
+    distances,
+    max_pool,
     recurrent,
+    shapes,
     stacks,
     vmap_index,
 )
 from posexport.sources.torch_fixes.attention_flags import SDPA
 from posexport.sources.torch_fixes.packed_rows import PackedRows
 
+#: what PyTorch's exporter writes wrongly, or not at all, in another way
+_FIXES = (
+    adaptive_pool.pooled,
+    arange.elements,
+    byte_masks.chosen,
+    clamps.clamped,
+    distances.distances,
+    max_pool.maxima,
+    shapes.counted,
+    stacks.stacked,
+)
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 
 
@@ -124,7 +139,7 @@ class Recognised(TorchFunctionMode):
 
 def _mended(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a call returns that PyTorch's exporter writes wrongly, or not at all; None for others."""
-    for fix in (arange.elements, adaptive_pool.pooled, stacks.stacked, byte_masks.chosen):
+    for fix in _FIXES:
         if (result := fix(func, args, kwargs)) is not None:
             return result
     return None

@@ -7,8 +7,8 @@ PyTorch:
 - `patch.patched` replaces an attribute of the process, and holds the lock of `posexport.base.system.one_at_a_time` as
   long.
 - A function that computes a call of PyTorch in another way, called from the function mode of
-  `posexport.modules.recognise.mode`, which concerns one thread alone: `adaptive_pool`, `arange`, `complex_views`,
-  `vmap_index`.
+  `posexport.modules.recognise.mode`, which concerns one thread alone: `adaptive_pool`, `arange`, `clamps`,
+  `complex_views`, `distances`, `max_pool`, `shapes`, `vmap_index`.
 
 `as_exported` enters all that concerns attention.
 """

@@ -1,6 +1,7 @@
 """Adaptive average pooling to a grid, as products with the share that every input has in every output.
 
-PyTorch's exporter writes for which elements an example's sizes read one input more: other sizes fail, or are wrong.
+PyTorch's exporter writes for which elements an example's sizes read one input more: other sizes fail, or are wrong. Of
+a grid with None it writes the means of all axes.
 Output i of S is the mean of inputs floor(i N / S) to ceil((i + 1) N / S) of N (`torch.nn.AdaptiveAvgPool2d`).
 
 Issue: none is known. Seen in 2.13.
@@ -26,10 +27,12 @@ def pooled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
         return None
     x, sizes = _bound(*args, **kwargs)
     sizes = [sizes] * axes if isinstance(sizes, int) else list(sizes)
-    if not any(isinstance(count, SymInt) for count in x.shape[-axes:]) or all(size in (1, None) for size in sizes):
+    if not any(isinstance(count, SymInt) for count in x.shape[-axes:]) or all(size == 1 for size in sizes):
         return None
     for axis, size in zip(range(-axes, 0), sizes, strict=True):
-        if size is not None:
+        if size == 1:
+            x = x.mean(axis, keepdim=True)
+        elif size is not None:
             x = (x.movedim(axis, -1) @ _shares(x.shape[axis], size, x).mT).movedim(-1, axis)
     return x
 

@@ -22,10 +22,21 @@ from torch.export import Dim
 import posexport
 from posexport.conversion.export import trace
 from posexport.errors import PosexportError
-from posexport.sources.torch_fixes import adaptive_pool, arange, byte_masks, complex_views, stacks
+from posexport.sources.torch_fixes import (
+    adaptive_pool,
+    arange,
+    byte_masks,
+    clamps,
+    complex_views,
+    distances,
+    max_pool,
+    shapes,
+    stacks,
+)
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.attention_flags import with_decided_flags
 from posexport.sources.torch_fixes.causal_mask import without_mask_detection
+from posexport.sources.torch_fixes.compiled import without_compiling
 from posexport.sources.torch_fixes.constant_ranges import with_constant_ranges
 from posexport.sources.torch_fixes.default_dtype import computing_in
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
@@ -469,3 +480,68 @@ def test_whole_row() -> None:
     program = torch.export.export(MasksToTheLongest(known=True), inputs, dynamic_shapes=shapes)
     x, lengths = torch.randn(2, 7), torch.tensor([3, 7])
     assert torch.equal(program.module()(x, lengths), MasksToTheLongest(known=False)(x, lengths))
+
+
+def test_distances() -> None:
+    with pytest.raises(Exception, match="_cdist_forward"), without_exporter_output():
+        _onnx(lambda x: torch.cdist(x, x))
+    with without_exporter_output():
+        _onnx(lambda x: distances.distances(torch.cdist, (x, x), {}))
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("mode", ["use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist"])
+def test_distances_are_pytorch_s(p: float, mode: str) -> None:
+    x1, x2 = torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(2, 4, 3, dtype=torch.float64)
+    got = distances.distances(torch.cdist, (x1, x2), {"p": p, "compute_mode": mode})
+    agree(got, torch.cdist(x1, x2, p), "model", torch.float64)
+
+
+def _of_sounds(function: Any) -> torch.export.ExportedProgram:
+    with torch.no_grad():
+        return torch.export.export(Calls(function), (X,), dynamic_shapes=({0: Dim("B"), 1: Dim("T", min=6)},))
+
+
+def test_max_pool() -> None:
+    with pytest.raises(Exception, match="pecializ"):
+        _of_sounds(lambda x: F.max_pool1d(x[:, None], 3))
+    calls: list[tuple[Any, ...]] = [(3,), ((3,), 2, (1,)), (3, 1, 1, 2)]
+    program = _of_sounds(lambda x: [max_pool.maxima(torch.max_pool1d, (x[:, None], *call), {}) for call in calls])
+    for got, call in zip(program.module()(X[:, :9]), calls, strict=True):
+        agree(got, torch.max_pool1d(X[:, None, :9], *call), "same values", torch.float32)
+
+
+@pytest.mark.parametrize("bounds", [(1, 2.5), (torch.zeros(1), 0.5)], ids=["integer", "tensor"])
+def test_clamps(bounds: tuple[Any, Any]) -> None:
+    with pytest.raises(Exception, match="clamp"), without_exporter_output():
+        _onnx(lambda x: torch.clamp(x, *bounds))
+    with without_exporter_output():
+        _onnx(lambda x: clamps.clamped(torch.clamp, (x, *bounds), {}))
+    expected = X.clamp(float(bounds[0]), bounds[1])
+    agree(clamps.clamped(torch.clamp, (X, *bounds), {}), expected, "same values", torch.float32)
+    assert clamps.clamped(torch.clamp, (X, 0.0, 0.5), {}) is None
+
+
+def test_shapes() -> None:
+    def flat(x: Tensor) -> Tensor:
+        return x.reshape(x.shape[:2].numel(), 1)
+
+    class Known(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            sizes = shapes.counted(func, args, kwargs or {})
+            return func(*args, **(kwargs or {})) if sizes is None else sizes
+
+    def known(x: Tensor) -> Tensor:
+        with Known():
+            return flat(x)
+
+    with pytest.raises(Exception, match="pecializ"):
+        export(flat)
+    assert torch.equal(export(known).module()(X[:, :7]), flat(X[:, :7]))
+
+
+def test_compiled() -> None:
+    compiled = torch.compile(lambda x: x.cos() if torch.compiler.is_compiling() else x.sin(), backend="eager")
+    assert torch.equal(compiled(X), X.cos())
+    with without_compiling():
+        assert torch.equal(compiled(X), X.sin())
