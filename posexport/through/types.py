@@ -30,7 +30,7 @@ REFUSED: dict[str, str] = {
     "and a graph can do only one of the two",
     "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",
     "xclip": "a text has embeddings that are others for every video, and no task of posexport has such embeddings",
-    "superpoint": "it returns as many keypoints as it finds: their number depends on the values of the image",
+    "superpoint": "it returns as many keypoints as it finds: their number depends on the values of the image; export "
+    "its encoder and the convolutions of its decoders as a module of yours, and choose the keypoints from the scores",
     "chronos2": "rows of a batch attend to each other if group_ids are equal, and no task of posexport has group_ids",
-    "timesfm": "it reads a list of series of different lengths in a Python loop",
 }
