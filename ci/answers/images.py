@@ -143,6 +143,35 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "crop_size": {"height": 20, "width": 20},
         "do_pad": True,
     },
+    "llava-next": {
+        "image_processor_type": "LlavaNextImageProcessor",
+        "size": {"shortest_edge": 12},
+        "crop_size": {"height": 12, "width": 12},
+        "image_grid_pinpoints": [[24, 24], [12, 48], [36, 12], [24, 36]],
+    },
+    "llava-onevision": {
+        "image_processor_type": "LlavaOnevisionImageProcessor",
+        "size": {"height": 14, "width": 14},
+        "image_grid_pinpoints": [[14, 14], [28, 14], [28, 28], [14, 70], [42, 28]],
+        "resample": 2,
+    },
+    "idefics3": {
+        "image_processor_type": "Idefics3ImageProcessor",
+        "size": {"longest_edge": 50},
+        "max_image_size": {"longest_edge": 16},
+    },
+    "smolvlm": {
+        "image_processor_type": "SmolVLMImageProcessorFast",
+        "size": {"longest_edge": 15},
+        "max_image_size": {"longest_edge": 15},
+        "resample": 3,
+    },
+    "idefics3-whole": {
+        "image_processor_type": "Idefics3ImageProcessor",
+        "size": {"longest_edge": 60},
+        "max_image_size": {"longest_edge": 18},
+        "do_image_splitting": False,
+    },
     "gemma3": {"image_processor_type": "Gemma3ImageProcessorFast", "size": {"height": 21, "width": 19}},
     "qwen2-vl": {
         "image_processor_type": "Qwen2VLImageProcessor",
@@ -205,13 +234,17 @@ FORMS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+#: numbers about pixels that only one of the two returns
+_ASIDE = {"num_crops", "pixel_attention_mask", "batch_num_images", "tile_grids"}
+
+
 def answer(call: Callable[[Any], Any], given: Any) -> dict[str, Any]:
     """What is kept of the arrays of one call: shapes, hashes and a few elements; or that it failed."""
     try:
         arrays = dict(call(given))
     except (PosexportError, ValueError, TypeError, KeyError, AttributeError, IndexError) as err:
         return {"refused": isinstance(err, PosexportError) or type(err).__name__}
-    return {name: kept(np.asarray(array)) for name, array in sorted(arrays.items()) if name != "num_crops"}
+    return {name: kept(np.asarray(array)) for name, array in sorted(arrays.items()) if name not in _ASIDE}
 
 
 def kept(array: Any) -> dict[str, Any]:

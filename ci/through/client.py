@@ -34,15 +34,17 @@ def difference(source: Path, bundle: Path, kind: Any) -> float:
     image_BT = ids_BT == getattr(model.config, tower.token)
     want = vision._reference_logits(model, ids_BT, {**images, **tower.model_inputs(image_BT)}).numpy()  # noqa: SLF001
     given = {name: x.numpy() for name, x in tower.decoder_inputs(image_BT, images).items()}
-    got = _logits(bundle, tower, ids_BT.numpy(), image_BT.numpy(), {k: x.numpy() for k, x in images.items()}, given)
+    got = _logits(bundle, tower, ids_BT.numpy(), image_BT.numpy(), images, given)
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
-def _logits(bundle: Path, tower: Any, ids_BT: Any, image_BT: Any, images: dict[str, Any], given: dict[str, Any]) -> Any:
+def _logits(bundle: Path, tower: Any, ids_BT: Any, image_BT: Any, images: Any, given: dict[str, Any]) -> Any:
     """[B, T, V]: everything but the last tokens in one call, these one by one."""
-    files = (tower.file, vision.EMBED, vision.DECODER)
+    files = (tower.file, vision.EMBED_FILE, vision.DECODER_FILE)
     see, embed, decoder = (onnxruntime.InferenceSession(bundle / name) for name in files)
-    (features,) = see.run(None, {tower.graph_names.get(name, name): x for name, x in images.items()})
+    names = {tower.graph_names.get(spec.name, spec.name): spec.name for spec in tower.inputs}
+    (features,) = see.run(None, {name: images[given_as].numpy() for name, given_as in names.items()})
+    features = tower.placed(torch.from_numpy(features), images).numpy()
     embeds_BTC, *more = embed.run(None, {"input_ids": ids_BT})
     embedded = dict(zip(tower.embed.names[1:], more, strict=True))
     embeds_BTC[image_BT] = features.reshape(-1, features.shape[-1])

@@ -11,10 +11,12 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from posexport.base.targets.dtypes import PortType
+from posexport.base.text_rules import AnyResRules as AnyResRules
 from posexport.base.text_rules import PageRules as PageRules
 from posexport.base.text_rules import PairRules as PairRules
 from posexport.base.text_rules import PictureRules as PictureRules
 from posexport.base.text_rules import TextRules as TextRules
+from posexport.base.text_rules import TileRules as TileRules
 from posexport.base.text_rules import TokenRules as TokenRules
 
 #: the domain of posexport's operators and functions; and the metadata key of an inlined node, with the name of the

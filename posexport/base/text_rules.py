@@ -11,8 +11,42 @@ import msgspec
 MessageFormat = Literal["flat", "structured"]
 
 
-class PageRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The texts in which a model of pages (ColPali) reads queries and pictures; tokenized without special tokens.
+class TileRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a prompt holds a picture that a model reads as tiles (Idefics3): the rows of tiles, then the whole picture.
+
+    Attributes:
+        before: before the features of a tile, with ``{row}`` and ``{column}``, which are counted from 1.
+        row_after: after the tiles of a row.
+        after: after all rows.
+        whole_before: before the features of the whole picture; one that is not cut begins with it.
+        whole_after: after them.
+    """
+
+    before: str
+    row_after: str
+    after: str
+    whole_before: str
+    whole_after: str
+
+
+class AnyResRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the features of a picture and of its tiles become those of a prompt (LLaVA-NeXT, LLaVA-OneVision).
+
+    Attributes:
+        sizes: heights and widths in pixels that a picture may get.
+        tile_size: the edge of a tile in pixels.
+        most_tiles: the features of more tiles are resized to about as many; None: they stay.
+        single_only: only the picture of a prompt with one is cut; of several each is one square.
+    """
+
+    sizes: list[tuple[int, int]]
+    tile_size: int
+    most_tiles: int | None = None
+    single_only: bool = False
+
+
+class PageRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The texts in which a model of pages (ColPali) reads queries and pictures.
 
     Attributes:
         query_start: before a query and its prompt.
@@ -20,6 +54,8 @@ class PageRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         page_start: before the image tokens of a page.
         page_end: after them.
         image_token: the token in whose place the model puts a feature of the picture.
+        special_tokens: the tokenizer's special tokens are around these texts.
+        tiles: of a model that reads the tiles of a page; None: pages are not cut.
     """
 
     query_start: str
@@ -27,6 +63,8 @@ class PageRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     page_start: str
     page_end: str
     image_token: str
+    special_tokens: bool = False
+    tiles: TileRules | None = None
 
 
 class PictureRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -42,6 +80,8 @@ class PictureRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         after: after them.
         chat_start: a chat that its template begins with this token is tokenized without further special tokens;
             empty: there is no such token.
+        tiles: of a model that reads tiles, what is around their features; None: pictures are not cut.
+        anyres: the features of a picture and its tiles become one list; None: they are one already.
     """
 
     feature_id: int
@@ -50,6 +90,8 @@ class PictureRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     before: str = ""
     after: str = ""
     chat_start: str = ""
+    tiles: TileRules | None = None
+    anyres: AnyResRules | None = None
 
 
 class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -20,8 +20,9 @@ from posexport.run.batches import Batches, Floats
 from posexport.run.call_forms import OpenBundle
 from posexport.run.late_interaction import QUERY, TokenizedText, of_rows
 from posexport.run.texts import Texts, check_texts
+from posexport.run.tiles import TILES, written
 
-EMBEDDINGS, FEATURES = "embeddings", "image_features"
+EMBEDDINGS, FEATURES, PIXELS = "embeddings", "image_features", "pixel_values"
 
 
 def query_vectors(
@@ -44,7 +45,7 @@ def query_vectors(
             "a query has none: leave it out"
         )
     start = pages.query_start + (rules.prompts.get(QUERY, "") if prompt is None else prompt)
-    rows = [_row(tokenizer, f"{start}{text}{pages.query_end}") for text in texts]
+    rows = [_row(tokenizer, f"{start}{text}{pages.query_end}", pages) for text in texts]
     taken = next(spec for part in bundle.manifest.parts for spec in part.inputs if spec.name == FEATURES)
     width, dtype = taken.axes[-1], BY_NAME[taken.dtype].numpy
 
@@ -67,13 +68,11 @@ def page_vectors(
     vectors: list[Floats] = []
     size = batches.batch_size or 1
     for start in range(0, len(pictures), size):
-        images = bundle.prepare(images=list(pictures[start : start + size]))
-        features_BPC = bundle.run(images, outputs=[FEATURES])[FEATURES]
-        texts = [
-            f"{pages.page_start}{pages.image_token * count}{pages.page_end}"
-            for count in _counts(bundle.inputs, images, features_BPC)
-        ]
-        rows = [_row(tokenizer, text) for text in texts]
+        images = bundle.prepare(images=list(pictures[start : start + size]), all_arrays=True)
+        read = {spec.name: images[spec.name] for spec in bundle.inputs if spec.name in images}
+        features_BPC = bundle.run(read, outputs=[FEATURES])[FEATURES]
+        texts = _pictures(bundle.inputs, images, features_BPC, pages)
+        rows = [_row(tokenizer, f"{pages.page_start}{text}{pages.page_end}", pages) for text in texts]
         tokens = {**tokenizer.padded(rows), FEATURES: features_BPC}
         for row, vectors_TC in zip(rows, bundle.run(tokens, outputs=[EMBEDDINGS])[EMBEDDINGS], strict=True):
             first = tokenizer.start(len(vectors_TC), len(row.ids))
@@ -89,14 +88,20 @@ def as_pictures(images: Any) -> tuple[list[Any], bool]:
     return ([images], True) if listed is None else (listed, False)
 
 
-def _row(tokenizer: Texts, text: str) -> TokenizedText:
-    ids = tokenizer.pieces(text)
+def _row(tokenizer: Texts, text: str, pages: PageRules) -> TokenizedText:
+    ids = tokenizer.prompts([text])[0] if pages.special_tokens else tokenizer.pieces(text)
     return TokenizedText(ids=ids, type_ids=[0] * len(ids), attention_mask=[1] * len(ids), counts=[True] * len(ids))
 
 
-def _counts(inputs: Sequence[InputSpec], images: Mapping[str, NDArray[Any]], features_BPC: Floats) -> list[int]:
-    """The number of image tokens of each page: all features of its row, or as many as its patches make."""
+def _pictures(
+    inputs: Sequence[InputSpec], images: Mapping[str, NDArray[Any]], features_BPC: Floats, pages: PageRules
+) -> list[str]:
+    """The image tokens of each page: as many as its row has features, or its patches make, or those of its tiles."""
+    token, count = pages.image_token, features_BPC.shape[1]
+    if pages.tiles is not None:
+        of_tile = token * (count // images[PIXELS].shape[1])
+        return [written(pages.tiles, of_tile, grid) for grid in images[TILES]]
     grids = next((spec for spec in inputs if spec.role == "grids" and BATCH in spec.axes), None)
     if grids is None:
-        return [features_BPC.shape[1]] * len(features_BPC)
-    return [int(patches) // (grids.size or 1) ** 2 for patches in images[grids.name].prod(1)]
+        return [token * count] * len(features_BPC)
+    return [token * (int(patches) // (grids.size or 1) ** 2) for patches in images[grids.name].prod(1)]

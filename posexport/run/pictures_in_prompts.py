@@ -24,6 +24,7 @@ from posexport.errors import PosexportError
 from posexport.run.chat import Message, as_chats
 from posexport.run.pages import FEATURES, as_pictures
 from posexport.run.texts import Texts
+from posexport.run.tiles import IMAGE_SIZES, TILES, number_of_tiles, packed, written
 
 Ids = NDArray[np.int64]
 #: keys of a picture in a message of a chat, as transformers reads them
@@ -146,6 +147,21 @@ def mrope(picture_P: NDArray[np.bool_], grids_I3: Ids) -> Ids:
     return positions_3P
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a prompt.
+
+    Attributes:
+        features_KC: its features.
+        grid: its frames, rows and columns in tokens; None: its tokens have no place.
+        tiles: the rows and columns of its tiles, which are before the whole picture; zeros: it is not cut.
+    """
+
+    features_KC: NDArray[Any]
+    grid: Ids | None
+    tiles: Sequence[int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PromptReader:
     """Reads prompts with pictures for a bundle.
@@ -153,7 +169,7 @@ class PromptReader:
     Attributes:
         rules: how prompts hold pictures; None: the bundle cannot say it.
         inputs: the bundle's inputs.
-        prepare: makes arrays of a picture.
+        prepare: makes arrays of a picture, with settings of its processor.
         run: runs the bundle for some outputs.
         texts: its tokenizer, opened when needed.
         render: applies its chat template.
@@ -161,7 +177,7 @@ class PromptReader:
 
     rules: PictureRules | None
     inputs: Sequence[InputSpec]
-    prepare: Callable[[Any], Mapping[str, NDArray[Any]]]
+    prepare: Callable[..., Mapping[str, NDArray[Any]]]
     run: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
     texts: Callable[[], Texts]
     render: Callable[[Sequence[Message]], str]
@@ -185,9 +201,9 @@ class PromptReader:
             if images is None:
                 return prompts, None
             raise PosexportError(
-                "this bundle does not say how its prompts hold pictures: convert a checkpoint of gemma3, llava, "
-                "qwen2_vl, qwen2_5_vl, qwen3_vl or qwen3_5 again, or put its image_features in the place of "
-                "inputs_embeds yourself"
+                "this bundle does not say how its prompts hold pictures: convert a checkpoint of gemma3, idefics3, "
+                "llava, llava_next, llava_onevision, smolvlm, qwen2_vl, qwen2_5_vl, qwen3_vl or qwen3_5 again, or put "
+                "its image_features in the place of inputs_embeds yourself"
             )
         as_texts = chats is not None or (_is_list(prompts) and all(isinstance(prompt, str) for prompt in prompts))
         if not _is_list(prompts) or not prompts or (images is None and not as_texts):
@@ -197,41 +213,52 @@ class PromptReader:
         if as_texts and not self.rules.image_token:
             raise PosexportError("this bundle has no tokenizer that knows pictures; give prompts as lists of ids")
         pictures = [[] for _ in prompts] if images is None else _rows(images, len(prompts))
-        features = [[self._features(picture) for picture in row] for row in pictures]
-        written = [RenderedChat(self.render(chat)) for chat in chats] if chats is not None else prompts
+        read = [[self._picture(picture, single=len(row) == 1) for picture in row] for row in pictures]
+        texts = [RenderedChat(self.render(chat)) for chat in chats] if chats is not None else prompts
         rows, ids_of_rows = [], []
-        for number, (prompt, of_row) in enumerate(zip(written, features, strict=True)):
-            counts = [len(features_KC) for features_KC, _ in of_row]
+        for number, (prompt, of_row) in enumerate(zip(texts, read, strict=True)):
             if as_texts:
-                ids = self._ids(self._expanded(prompt, counts, number), chat=isinstance(prompt, RenderedChat))
+                ids = self._ids(self._expanded(prompt, of_row, number), chat=isinstance(prompt, RenderedChat))
             else:
                 ids = list(prompt)
-            rows.append(self._row(ids, of_row, sum(counts), number))
+            rows.append(self._row(ids, of_row, number))
             ids_of_rows.append(ids)
-        return ids_of_rows, Pictures(rows) if any(features) else None
+        return ids_of_rows, Pictures(rows) if any(read) else None
 
-    def _features(self, picture: Any) -> tuple[NDArray[Any], Ids | None]:
-        """The features of a picture, [K, C], and its frames, rows and columns in tokens; None: they have no place."""
-        arrays = self.prepare([picture])
-        features = self.run(arrays)[FEATURES]
+    def _picture(self, given: Any, *, single: bool) -> Picture:
+        """A picture with its features; ``single``: it is the only one of its prompt."""
+        assert self.rules is not None
+        anyres, read = self.rules.anyres, {spec.name for spec in self.inputs}
+        arrays = self.prepare([given], **({"whole": True} if anyres and anyres.single_only and not single else {}))
+        features = self.run({name: array for name, array in arrays.items() if name in read})[FEATURES]
+        if anyres:
+            features = packed(features[0], arrays[IMAGE_SIZES][0], anyres)
         grids = next((spec for spec in self.inputs if spec.role == "grids"), None)
-        grid = None if grids is None else arrays[grids.name][0] // [1, grids.size or 1, grids.size or 1]
-        return features.reshape(-1, features.shape[-1]), grid
+        return Picture(
+            features_KC=features.reshape(-1, features.shape[-1]),
+            grid=None if grids is None else arrays[grids.name][0] // [1, grids.size or 1, grids.size or 1],
+            tiles=arrays[TILES][0].tolist() if TILES in arrays else (0, 0),
+        )
 
-    def _expanded(self, prompt: str, counts: Sequence[int], number: int) -> str:
+    def _written(self, picture: Picture) -> str:
+        """A picture in a prompt, with the tokens of every feature."""
+        assert self.rules is not None
+        rules, tiles = self.rules, self.rules.tiles
+        features = rules.feature_token * (len(picture.features_KC) // number_of_tiles(picture.tiles))
+        text = written(tiles, features, picture.tiles) if tiles else features
+        return f"{rules.before}{text}{rules.after}"
+
+    def _expanded(self, prompt: str, pictures: Sequence[Picture], number: int) -> str:
         """A prompt with the tokens of every feature in the place of each picture."""
         assert self.rules is not None
-        rules = self.rules
-        first, *others = prompt.split(rules.image_token)
-        if len(others) != len(counts):
+        token = self.rules.image_token
+        first, *others = prompt.split(token)
+        if len(others) != len(pictures):
             raise PosexportError(
-                f"prompt {number} has {rules.image_token} {len(others)} times and {len(counts)} pictures; write it "
-                "once where each picture stands"
+                f"prompt {number} has {token} {len(others)} times and {len(pictures)} pictures; write it once where "
+                "each picture stands"
             )
-        parts = [
-            f"{rules.before}{rules.feature_token * count}{rules.after}{text}"
-            for count, text in zip(counts, others, strict=True)
-        ]
+        parts = [f"{self._written(picture)}{text}" for picture, text in zip(pictures, others, strict=True)]
         return "".join([first, *parts])
 
     def _ids(self, text: str, *, chat: bool) -> list[int]:
@@ -241,17 +268,19 @@ class PromptReader:
             return self.texts().pieces(text)
         return self.texts().prompts([text])[0]
 
-    def _row(self, ids: Sequence[int], of_row: Sequence[Any], count: int, number: int) -> Row:
+    def _row(self, ids: Sequence[int], of_row: Sequence[Picture], number: int) -> Row:
         assert self.rules is not None
+        count = sum(len(picture.features_KC) for picture in of_row)
         picture_P = np.array([token == self.rules.feature_id for token in ids], bool)
         if int(picture_P.sum()) != count:
             raise PosexportError(
                 f"prompt {number} has {int(picture_P.sum())} tokens {self.rules.feature_id} for the features of "
                 f"pictures, and its pictures have {count}; write one for each, and none in other places"
             )
-        grids = [grid for _, grid in of_row if grid is not None]
+        grids = [picture.grid for picture in of_row if picture.grid is not None]
+        features = [picture.features_KC for picture in of_row]
         return Row(
-            features_KC=np.concatenate([features_KC for features_KC, _ in of_row]) if of_row else np.zeros((0, 1)),
+            features_KC=np.concatenate(features) if features else np.zeros((0, 1)),
             feature_P=np.where(picture_P, picture_P.cumsum() - 1, -1),
             positions_3P=mrope(picture_P, np.array(grids)) if grids else None,
         )

@@ -303,7 +303,7 @@ class Session(ScoreMethods):
         return PromptReader(
             rules=self._manifest.picture_rules,
             inputs=self.inputs,
-            prepare=lambda pictures: self.prepare(images=pictures),
+            prepare=lambda pictures, **settings: self.prepare(images=pictures, all_arrays=True, **settings),
             run=lambda arrays: self.run(arrays, outputs=[FEATURES]),
             texts=lambda: self._texts,
             render=self.render_chat,

@@ -20,7 +20,7 @@ from posexport.models.with_adapters import WithAdapters
 from posexport.nn.adapted import AdaptedEmbedding, AdaptedLinear
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Model
-from posexport.through import heads, library, masks, pages, pictures, refusals, seq2seq, vision
+from posexport.through import heads, library, masks, pages, pictures, refusals, seq2seq, timesfm, vision
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder_source import decoder_source
 from posexport.through.inputs import POSITIONS, SOUND, forward_parameters
@@ -55,7 +55,8 @@ def make(checkpoint: Checkpoint) -> Model:
         elif checkpoint.task == scoring.TEXT_RANKING:
             result = _reranker(checkpoint, model)
         else:
-            result = _MAKERS.get(task.name, _single_graph)(checkpoint, model, task)
+            maker = _OF_TYPES.get(model.config.model_type) or _MAKERS.get(task.name, _single_graph)
+            result = maker(checkpoint, model, task)
         result = _with_adapters(checkpoint, result)
     result = msgspec.structs.replace(
         result,
@@ -136,6 +137,8 @@ def _task_below_pooling(pooling: Pooling) -> Task:
     return TASKS[pooling.built_as]
 
 
+#: makers of models that transformers calls with other than tensors, by model_type
+_OF_TYPES: dict[str, Callable[[Checkpoint, Any, Task], Model]] = {"timesfm": timesfm.make}
 #: makers of models that are exported as several graphs, by task
 _MAKERS: dict[str, Callable[[Checkpoint, Any, Task], Model]] = {
     "text2text-generation": seq2seq.make,

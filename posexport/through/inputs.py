@@ -148,6 +148,11 @@ def _spectrogram(config: Any) -> InputSpec:
 
 def _series(config: Any) -> InputSpec:
     """As many steps of all channels as the model was trained for."""
+    if not isinstance(getattr(config, "num_input_channels", None), int):
+        raise PosexportError(
+            f"{type(config).__name__} names no num_input_channels, so the size of a series is not known; export the "
+            "part of the model that reads tensors, as a module of yours"
+        )
     axes: list[Axis] = [BATCH, config.context_length, config.num_input_channels]
     return InputSpec(name="past_values", dtype="float32", axes=axes, role="values")
 

@@ -57,6 +57,10 @@ class Pictures(Features):
         pixels_B3HW = images[PIXELS]
         return [self.tokens_per_image({PIXELS: pixels_B3HW})] * len(pixels_B3HW)
 
+    def features_of_one(self, images: Images) -> int | None:
+        """The number of features of every picture or tile; None: pictures have several sizes."""
+        return self.tokens(images)[0]
+
 
 class Rows(Grids):
     """Qwen2-VL's vision tower on pages of any size: patches [B, N, D] and grids [B, 3] to features [B, P, C].
@@ -91,6 +95,11 @@ class Rows(Grids):
     def tokens(self, images: Images) -> list[int]:
         """The number of image tokens of each page."""
         return [int(patches) // self._side**2 for patches in images[GRIDS].prod(1)]
+
+    def features_of_one(self, images: Images) -> int | None:
+        """None: pages have several sizes."""
+        del images
+        return None
 
     def attention_replaced(self) -> None:
         attention.use(self.visual, attention=attention.ROWS)
@@ -137,8 +146,12 @@ class Tiles(Tower):
 
     def tokens(self, images: Images) -> list[int]:
         """The number of image tokens of each page."""
-        tokens_per_tile = self.tokens_per_image({PIXELS: images[PIXELS][:, :1]})
+        tokens_per_tile = self.features_of_one(images)
         return [tokens_per_tile * int(tiles) for tiles in images[PIXELS].flatten(2).any(-1).sum(1)]
+
+    def features_of_one(self, images: Images) -> int:
+        """The number of features of a tile."""
+        return self.tokens_per_image({PIXELS: images[PIXELS][:, :1]})
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         states = self.vision(pixel_values=pixel_values.flatten(0, 1), return_dict=True).last_hidden_state
@@ -241,7 +254,7 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     all_inputs, outputs = [*inputs, *tower.inputs], [*source.outputs, features]
     vision = by_name(name, _Named(tower).eval(), tower.inputs, [features])
     language = by_name(name, text, [*inputs, features_input], source.outputs)
-    stated = tower.tokens(sample)[0] if isinstance(tower, Pictures) else None
+    stated = tower.features_of_one(sample)
     rules, on_rules = page_rules(checkpoint, vlm.image_token_id, stated)
     limits = msgspec.structs.replace(
         source.limits,

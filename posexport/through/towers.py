@@ -92,8 +92,9 @@ class Tower(nn.Module):
     @property
     def outputs(self) -> list[OutputSpec]:
         """The features; a call with the example shows their sizes."""
+        images = self.example(torch.Generator())
         with torch.no_grad():
-            features = self(**self.example(torch.Generator()))
+            features = self(**{spec.name: images[spec.name] for spec in self.inputs})
         return [OutputSpec(name=self.features, axes=[*self._image_axes, *features.shape[len(self._image_axes) :]])]
 
     def example(self, random: torch.Generator) -> Images:
@@ -108,6 +109,10 @@ class Tower(nn.Module):
 
     def unpadded(self, features: Tensor, images: Images) -> Tensor:
         """The features of ``images`` as transformers returns them, all images in one row where padding differs."""
+        return features
+
+    def placed(self, features: Tensor, images: Images) -> Tensor:
+        """The features that a client puts in the places of the tokens of ``images``."""
         return features
 
     def tokens_per_image(self, images: Images) -> int:

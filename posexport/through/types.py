@@ -13,7 +13,6 @@ PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").r
 _MAXIMUM = "its recurrence keeps a running maximum in addition to its state, for which posexport has no operator"
 _TAPS = "the taps of its convolutions are computed from each token, for which posexport has no operator"
 _SOUND = "the number of its audio features depends on the values of the mask, and must depend on shapes only"
-_PARTS = "it cuts an image into parts in a Python loop, and the number of parts depends on the size of the image"
 #: reason of the refusal, by model_type
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("rwkv", "xlstm"), _MAXIMUM),
@@ -21,7 +20,6 @@ REFUSED: dict[str, str] = {
     "qwen4_exp_text": "an indexer chooses the tokens that attention reads, by keys that posexport's KV cache lacks",
     "layoutlmv2": "Detectron2 computes its features of the page, and transformers does not contain Detectron2",
     **dict.fromkeys(("audioflamingo3", "granite_speech", "qwen2_5_omni", "qwen2_audio", "qwen3_omni_moe"), _SOUND),
-    **dict.fromkeys(("llava_next", "llava_onevision"), _PARTS),
     "instructblip": "its image features depend on the instruction too, and posexport's image graphs have no text input",
     "vits": "the length of its audio depends on durations that it samples, and must depend on shapes only",
     "fnet": "it mixes tokens by Fourier transforms, and its graph did not reach parity",
@@ -32,7 +30,7 @@ REFUSED: dict[str, str] = {
     "and a graph can do only one of the two",
     "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",
     "xclip": "a text has embeddings that are others for every video, and no task of posexport has such embeddings",
-    "superpoint": "it returns as many keypoints as it finds: their number depends on the values of the image",
+    "superpoint": "it returns as many keypoints as it finds: their number depends on the values of the image; export "
+    "its encoder and the convolutions of its decoders as a module of yours, and choose the keypoints from the scores",
     "chronos2": "rows of a batch attend to each other if group_ids are equal, and no task of posexport has group_ids",
-    "timesfm": "it reads a list of series of different lengths in a Python loop",
 }

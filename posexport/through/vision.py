@@ -29,6 +29,7 @@ from posexport.sources.source import Model, model_of
 from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through import attention
 from posexport.through.agreement import use_posexport_attention
+from posexport.through.anyres import AnyRes
 from posexport.through.decoder import EmbedsDecoder
 from posexport.through.decoder_source import decoder_source
 from posexport.through.deepstack import Deepstack
@@ -54,6 +55,8 @@ TOWERS: Mapping[str, type[Tower]] = {
     "idefics3": Idefics,
     "internvl": Features,
     "llava": Llava,
+    "llava_next": AnyRes,
+    "llava_onevision": AnyRes,
     "paddleocr_vl": Raster,
     "qwen2_5_vl": Grids,
     "qwen2_vl": Grids,
@@ -227,13 +230,12 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     if small(model):
         compared, dtype = copy.deepcopy(definition), torch.float64
         in_precision(compared, dtype)
-    logits = _logits_in_two_calls(
-        compared, ids_BT, image_BT, _cast(images, dtype), tower.decoder_inputs(image_BT, images)
-    )
+    decoder_inputs = tower.decoder_inputs(image_BT, images)
+    logits = _logits_in_two_calls(compared, tower, ids_BT, image_BT, _cast(images, dtype), decoder_inputs)
     pairs = [("logits for an image", logits, reference)]
     with torch.no_grad():
         for expected in features:
-            actual = tower.unpadded(compared.vision(**_cast(more, dtype))[0], more)
+            actual = tower.unpadded(_features(compared, _cast(more, dtype)), more)
             pairs.append(("features for several images", actual, expected))
     for what, actual, expected in pairs:
         # eager attention computes its softmax in float32 in any precision
@@ -310,16 +312,27 @@ def _reference_features(model: Any, images: Images) -> list[Tensor]:
         return [torch.cat(list(model.get_image_features(**images, return_dict=True).pooler_output))]
 
 
+def _features(definition: ThroughVision, images: Images) -> Tensor:
+    features: Tensor
+    (features,) = definition.vision(**{spec.name: images[spec.name] for spec in definition.vision.inputs})
+    return features
+
+
 def _logits_in_two_calls(
-    definition: ThroughVision, ids_BT: Tensor, image_BT: Tensor, images: Images, inputs: Mapping[str, Tensor]
+    definition: ThroughVision,
+    tower: Tower,
+    ids_BT: Tensor,
+    image_BT: Tensor,
+    images: Images,
+    inputs: Mapping[str, Tensor],
 ) -> Tensor:
     """The logits of the parts, chained as a client does: a prefill of all but the last token, then a decode step.
 
     ``inputs``: further decoder inputs (`Tower.decoder_inputs`).
     """
     with torch.no_grad():
-        (features,) = definition.vision(**images)
         embeds_BTC, *more = definition.embed(ids_BT)
+        features = tower.placed(_features(definition, images), images)
         embeds_BTC = embeds_BTC.masked_scatter(image_BT[..., None], features)
         made = dict(zip(definition.embed.names[1:], more, strict=True))
         cut, mask_BT = ids_BT.shape[1] - 1, torch.ones_like(ids_BT)

@@ -196,6 +196,11 @@ def test_every_point_of_a_decoder_can_be_drawn() -> None:
         assert sum(point.cached > 0 for point in points) == ends
         for point in points:
             draw(point, inputs)
+    # of images beside the text, whose sizes decode steps behind a long context have too
+    pixels = InputSpec(name="pixels", dtype="float32", axes=[BATCH, "num_images", 3], role="values")
+    inputs, limits = [TOKENS, mask, past, pixels], Limits(kv_cache=True, proof_sizes=[{"num_images": 2}])
+    points = with_ends(grid(limits, inputs), limits, inputs, lambda _: True)
+    assert [draw(point, inputs)["pixels"].shape for point in points if point.cached] == [(1, 2, 3)] * 2
 
 
 def test_grid_beyond_the_trained_length() -> None:

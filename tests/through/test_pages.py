@@ -103,7 +103,7 @@ def colmodernvbert(image: int, vocab: int) -> Any:
         **WORDS,
         "model_type": "modernbert",
         "vocab_size": vocab,
-        "max_position_embeddings": 256,
+        "max_position_embeddings": 1024,
         "pad_token_id": 0,
     }
     words |= {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2, "local_attention": 6}
@@ -120,8 +120,33 @@ def colmodernvbert(image: int, vocab: int) -> Any:
     return drawn(transformers.ColModernVBertForRetrieval(config))
 
 
+def modernverts_processor() -> Any:
+    """With special tokens around its texts; tiles of 12 pixels, 9 features each."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers.processors import TemplateProcessing
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    tokens = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *string.ascii_letters, *string.digits, *"?:,.<>|_ \n"]
+    vocab = {token: number for number, token in enumerate(tokens)}
+    whole = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    whole.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    special = [("[CLS]", 1), ("[SEP]", 2)]
+    whole.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=whole, **names)
+    places = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<global-img>", *places]})
+    images = Idefics3ImageProcessorPil(size={"longest_edge": 30}, max_image_size={"longest_edge": 12})
+    return transformers.ColModernVBertProcessor(images, tokenizer, image_seq_len=9, query_prefix="Query: ")
+
+
 #: the model for an image token and a number of tokens, and the processor
-KINDS = {"colpali": (colpali, gemmas_processor), "colqwen2": (colqwen2, qwens_processor)}
+KINDS = {
+    "colpali": (colpali, gemmas_processor),
+    "colqwen2": (colqwen2, qwens_processor),
+    "colmodernvbert": (colmodernvbert, modernverts_processor),
+}
 
 
 def written(folder: Path, kind: str) -> tuple[Path, Any, Any]:
@@ -182,7 +207,8 @@ def near(got: Any, wanted: Any) -> None:
 def test_queries_and_pages_are_transformers(opened, kind, tmp_path):
     session, model, processor = opened(kind)
     assert session.manifest.task == "visual-document-retrieval"
-    queries, seen = answers(model, processor.process_queries(QUERIES)), processor.process_images(pictures())
+    queries = answers(model, processor.process_queries(QUERIES))
+    seen = processor.process_images([Image.fromarray(picture) for picture in pictures()])
     page = answers(model, seen)
     near(session.encode(QUERIES), queries)
     near(session.encode_query(QUERIES, batch_size=1), queries)

@@ -5,6 +5,7 @@ import string
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from posexport.errors import PosexportError
 from posexport.run.pictures_in_prompts import Pictures, Row, _continued, mrope
 from posexport.run.session import Session
 from posexport.sources import prepare
+from posexport.through import anyres as through_anyres
 from posexport.through.towers import Tower
 from tests.command import posexport as command
 from tests.through.test_three_graphs import Blocks, Square, toy
@@ -60,16 +62,22 @@ def with_start(tokenizer: Any, token: str) -> Any:
     return tokenizer
 
 
+def llamas(*special: str) -> Any:
+    """A tokenizer of letters, with further special tokens."""
+    tokens = ["<pad>", "<s>", "</s>", "<unk>", *string.ascii_letters, *string.digits, *"?:,.<>▁\n"]
+    tokenizer = transformers.LlamaTokenizer(vocab={token: at for at, token in enumerate(tokens)}, merges=[])
+    tokenizer.add_special_tokens({"additional_special_tokens": list(special), "pad_token": "<pad>"})
+    return with_start(tokenizer, "<s>")
+
+
 def llava() -> tuple[Any, Any]:
     """A model and its processor."""
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
-    tokens = ["<pad>", "<s>", "</s>", "<unk>", *string.ascii_letters, *string.digits, *"?:,.<>▁\n"]
-    tokenizer = transformers.LlamaTokenizer(vocab={token: at for at, token in enumerate(tokens)}, merges=[])
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"], "pad_token": "<pad>"})
+    tokenizer = llamas("<image>")
     processor = transformers.LlavaProcessor(
         image_processor=LlavaImageProcessorPil(size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12}),
-        tokenizer=with_start(tokenizer, "<s>"),
+        tokenizer=tokenizer,
         patch_size=4,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
@@ -83,6 +91,93 @@ def llava() -> tuple[Any, Any]:
         image_seq_length=9,
     )
     return drawn(transformers.LlavaForConditionalGeneration(config)), processor
+
+
+class SmolVLMsPictures(transformers.SmolVLMProcessor):  # type: ignore[misc]
+    """Without videos, for which transformers needs torchvision."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any, chat_template: str) -> None:
+        self.fake_image_token, self.image_token = "<fake_token_around_image>", "<image>"
+        self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
+        self.global_image_token, self.image_seq_len = "<global-img>", 4
+        self.video_token = "<video>"
+        transformers.ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+        self.video_processor = SimpleNamespace(num_frames=None, fps=None)
+
+    def save_pretrained(self, folder: Any) -> None:
+        save_parts(self, folder)
+
+
+def tiled(kind: str) -> tuple[Any, Any]:
+    """A model of Idefics3's types, and its processor: tiles of 12 pixels, 4 features each."""
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+    places = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    tokenizer = llamas("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *places)
+    edges = {"size": {"longest_edge": 30}, "max_image_size": {"longest_edge": 12}}
+    template = CHAT.replace("PICTURE", "<image>")
+    processor: Any
+    if kind == "idefics3":
+        images = Idefics3ImageProcessorPil(**edges)
+        processor = transformers.Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=template)
+        config_of, model_of = transformers.Idefics3Config, transformers.Idefics3ForConditionalGeneration
+    else:
+        processor = SmolVLMsPictures(SmolVLMImageProcessorPil(**edges), tokenizer, template)
+        config_of, model_of = transformers.SmolVLMConfig, transformers.SmolVLMForConditionalGeneration
+    config = config_of(
+        image_token_id=processor.image_token_id,
+        pad_token_id=0,
+        scale_factor=2,
+        text_config={**WORDS, "model_type": "llama", "vocab_size": len(tokenizer)},
+        vision_config={**IMAGES, "image_size": 12, "patch_size": 3},
+    )
+    return drawn(model_of(config)), processor
+
+
+def anyres(kind: str) -> tuple[Any, Any]:
+    """A model of LLaVA-NeXT or LLaVA-OneVision, and its processor: tiles of 12 pixels, 9 features each."""
+    from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+    from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+
+    tokenizer, sizes = llamas("<image>", "<video>"), [[24, 12], [24, 24], [12, 36], [24, 48], [36, 24]]
+    template, vision = CHAT.replace("PICTURE", "<image>"), {**IMAGES, "image_size": 12, "patch_size": 4}
+    words = {**WORDS, "model_type": "llama", "vocab_size": len(tokenizer)}
+    if kind == "llava_next":
+        edges = {"size": {"shortest_edge": 12}, "crop_size": {"height": 12, "width": 12}}
+        processor: Any = transformers.LlavaNextProcessor(
+            LlavaNextImageProcessorPil(image_grid_pinpoints=sizes, **edges),
+            tokenizer,
+            patch_size=4,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+            chat_template=template,
+        )
+        config_of, model_of = transformers.LlavaNextConfig, transformers.LlavaNextForConditionalGeneration
+        more: Any = {"vision_config": {**vision, "model_type": "clip_vision_model"}}
+    else:
+        images = LlavaOnevisionImageProcessorPil(image_grid_pinpoints=sizes, size={"height": 12, "width": 12})
+        processor = OnevisionsPictures(images, tokenizer, template)
+        config_of, model_of = transformers.LlavaOnevisionConfig, transformers.LlavaOnevisionForConditionalGeneration
+        vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}
+        more = {"vision_config": vision, "vision_aspect_ratio": "anyres_max_4", "video_token_id": len(tokenizer) - 1}
+    config = config_of(
+        image_token_index=processor.image_token_id, image_grid_pinpoints=sizes, text_config=words, **more
+    )
+    return drawn(model_of(config)), processor
+
+
+class OnevisionsPictures(transformers.LlavaOnevisionProcessor):  # type: ignore[misc]
+    """Without videos, for which transformers needs torchvision."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any, chat_template: str) -> None:
+        self.num_image_tokens, self.vision_feature_select_strategy = 9, "full"
+        self.image_token, self.video_token, self.vision_aspect_ratio = "<image>", "<video>", "anyres_max_4"
+        self.image_token_id, self.video_token_id = tokenizer.convert_tokens_to_ids(["<image>", "<video>"])
+        transformers.ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+
+    def save_pretrained(self, folder: Any) -> None:
+        save_parts(self, folder)
 
 
 def gemma3() -> tuple[Any, Any]:
@@ -116,6 +211,13 @@ def gemma3() -> tuple[Any, Any]:
     return drawn(transformers.Gemma3ForConditionalGeneration(config)), processor
 
 
+def save_parts(processor: Any, folder: Any) -> None:
+    """The files of a processor whose class cannot be saved as a whole."""
+    processor.tokenizer.chat_template = processor.chat_template
+    for part in (processor.tokenizer, processor.image_processor):
+        part.save_pretrained(folder)
+
+
 class QwensPictures(transformers.Qwen2VLProcessor):  # type: ignore[misc]
     """Without videos, for which transformers needs torchvision."""
 
@@ -125,9 +227,7 @@ class QwensPictures(transformers.Qwen2VLProcessor):  # type: ignore[misc]
         transformers.ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
 
     def save_pretrained(self, folder: Any) -> None:
-        self.tokenizer.chat_template = self.chat_template
-        for part in (self.tokenizer, self.image_processor):
-            part.save_pretrained(folder)
+        save_parts(self, folder)
 
 
 def qwen(kind: str) -> tuple[Any, Any]:
@@ -183,6 +283,10 @@ _QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
 KINDS = {
     "llava": (llava, "<image>"),
     "gemma3": (gemma3, "<start_of_image>"),
+    "idefics3": (lambda: tiled("idefics3"), "<image>"),
+    "smolvlm": (lambda: tiled("smolvlm"), "<image>"),
+    "llava_next": (lambda: anyres("llava_next"), "<image>"),
+    "llava_onevision": (lambda: anyres("llava_onevision"), "<image>"),
     "qwen2_vl": (lambda: qwen("qwen2_vl"), _QWEN),
     "qwen2_5_vl": (lambda: qwen("qwen2_5_vl"), _QWEN),
     "qwen3_vl": (lambda: qwen("qwen3_vl"), _QWEN),
@@ -340,7 +444,9 @@ def test_the_pipeline_answers_as_transformers(opened: Any, kind: str) -> None:
     begun = [*one, {"role": "assistant", "content": [{"type": "text", "text": "It is"}]}]
     for arguments in (
         {"images": images[0][0], "text": texts[0]},
-        {"images": images[1], "text": texts[1], "return_full_text": False},
+        # transformers' pipeline gives pictures of one text as if each were the only one, which OneVision cuts
+        {"images": [images[1]] if kind == "llava_onevision" else images[1], "text": texts[1:2]},
+        {"images": images[0], "text": texts[0], "return_full_text": False},
         {"images": [images[0], images[1]], "text": texts[:2]},
         {"text": texts[2]},
         {"text": one},
@@ -473,3 +579,28 @@ def test_a_bundle_reads_pictures_in_prompts_of_ids(
     with pytest.raises(PosexportError, match="has no pipeline"):
         posexport.pipeline(older)
     assert older.generate([[3, 1]], max_new_tokens=4).completions[0].tokens == expected[2]
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("wrong", ["order", "sizes", "number"])
+def test_features_of_tiles_in_another_order_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """Also sizes by which the processor cuts pictures otherwise, and no number of tiles."""
+    model, processor = anyres("llava_onevision")
+    model.save_pretrained(tmp_path / "m")
+    processor.save_pretrained(tmp_path / "m")
+    said = "gives other logits for an image than its parts do"
+    if wrong == "order":
+        own = through_anyres.packed
+        monkeypatch.setattr(through_anyres, "packed", lambda *given: own(*given)[::-1].copy())
+    elif wrong == "sizes":
+        processor.image_processor.image_grid_pinpoints = [[24, 24]]
+        processor.save_pretrained(tmp_path / "m")
+        said = "say other image_grid_pinpoints"
+    else:
+        settings = json.loads((tmp_path / "m/config.json").read_text())
+        (tmp_path / "m/config.json").write_text(json.dumps({**settings, "vision_aspect_ratio": "square"}))
+        said = "vision_aspect_ratio = 'square'; it must be anyres_max_ and a number"
+    with pytest.raises(PosexportError, match=said):
+        posexport.convert(str(tmp_path / "m"), tmp_path / "b", verify=False)

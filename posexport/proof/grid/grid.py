@@ -219,7 +219,9 @@ def with_ends(
     if any(ENCODER_SEQUENCE in spec.axes for spec in inputs):
         return list(points)  # nobody knows how long the encoder's input would be
     short = [point for point in points if point.tokens <= ALONE or point.must_be_rejected]
-    return short + points_at_end(limits, fits)
+    # other axes, such as images beside the text, have the sizes of a point of the grid
+    sizes = next(({"sizes": point.sizes, "least_sizes": point.least_sizes} for point in points if point.sizes), {})
+    return short + [msgspec.structs.replace(point, **sizes) for point in points_at_end(limits, fits)]
 
 
 def points_at_end(limits: Limits, fits: Callable[[GridPoint], bool]) -> list[GridPoint]:

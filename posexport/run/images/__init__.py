@@ -17,9 +17,12 @@ from posexport.run.bundle.manifest import Manifest
 from posexport.run.bundle.read import locate
 from posexport.run.images.folder import FILES, read_processor, remarks
 from posexport.run.images.qwen2_vl import GRIDS, in_rows
+from posexport.run.tiles import IMAGE_SIZES, TILES
 
 #: 1 at pixels, 0 at padding
 PIXEL_MASK = "pixel_mask"
+#: arrays about pixels that not every model reads
+_IF_READ = {PIXEL_MASK, TILES, IMAGE_SIZES}
 
 __all__ = ["open_processor", "remarks"]
 
@@ -28,7 +31,8 @@ def open_processor(directory: Path, manifest: Manifest) -> Callable[..., dict[st
     """``processor(images, **settings)`` of a bundle: the inputs of its graph: ``pixel_values``.
 
     ``images``: one picture or a list of them (`posexport.run.images.pictures`). ``settings``: names of
-    preprocessor_config.json with other values for this call.
+    preprocessor_config.json with other values for this call. ``all_arrays``: also return what the processor computes
+    and the graph does not read.
 
     Raises:
         PosexportError: a bundle without preprocessor_config.json, a processor that is not known, settings that
@@ -46,12 +50,11 @@ def open_processor(directory: Path, manifest: Manifest) -> Callable[..., dict[st
     inputs = {spec.name: spec for spec in manifest.inputs}
     grids = inputs.get(GRIDS)
 
-    def prepare(images: Any, **settings: Any) -> dict[str, NDArray[Any]]:
+    def prepare(images: Any, *, all_arrays: bool = False, **settings: Any) -> dict[str, NDArray[Any]]:
         arrays = processor.changed(settings)(images)
         # of models that read one picture in each row
         if grids is not None and BATCH in grids.axes and GRIDS in arrays:
             arrays = in_rows(arrays)
-        # padding that a model does not read
-        return {name: array for name, array in arrays.items() if name != PIXEL_MASK or name in inputs}
+        return {name: x for name, x in arrays.items() if all_arrays or name in inputs or name not in _IF_READ}
 
     return prepare

@@ -172,23 +172,25 @@ class LlavaImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
 
     def one(self, picture: Picture) -> Picture:
         """A picture made square, then through all other steps."""
-        return super().one(self._square(picture) if self.do_pad else picture)
+        return super().one(squared(picture, self.image_mean) if self.do_pad else picture)
 
-    def _square(self, picture: Picture) -> Picture:
-        channels, height, width = picture.shape
-        if height == width:
-            return picture
-        # of a single number as mean, and of none, the library pads with black
-        mean = self.image_mean if isinstance(self.image_mean, tuple) else (0,) * channels
-        if len(mean) != channels:
-            raise PosexportError(f"a picture has {channels} channels and image_mean {len(mean)}; give a picture in RGB")
-        edge = max(height, width)
-        operations.check_area(edge, edge)
-        square = np.empty((channels, edge, edge), dtype=picture.dtype)
-        square[:] = np.array([int(value * 255) for value in mean])[:, None, None]
-        top, left = (edge - height) // 2, (edge - width) // 2
-        square[:, top : top + height, left : left + width] = picture
-        return square
+
+def squared(picture: Picture, mean: Channels | None) -> Picture:
+    """``picture`` in the middle of a square of the colour ``mean``, which has values from 0 to 1."""
+    channels, height, width = picture.shape
+    if height == width:
+        return picture
+    # of a single number as mean, and of none, the library pads with black
+    colour = mean if isinstance(mean, tuple) else (0,) * channels
+    if len(colour) != channels:
+        raise PosexportError(f"a picture has {channels} channels and image_mean {len(colour)}; give a picture in RGB")
+    edge = max(height, width)
+    operations.check_area(edge, edge)
+    square = np.empty((channels, edge, edge), dtype=picture.dtype)
+    square[:] = np.array([int(value * 255) for value in colour])[:, None, None]
+    top, left = (edge - height) // 2, (edge - width) // 2
+    square[:, top : top + height, left : left + width] = picture
+    return square
 
 
 class PoolFormerImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Image processors by the names of transformers' classes: one line each. And the class of a model type."""
 
-from posexport.run.images import detection, maps, processors, qwen2_vl, sam, siglip2, timm
+from posexport.run.images import detection, idefics3, llava_next, maps, processors, qwen2_vl, sam, siglip2, timm
 from posexport.run.images.processor import ImageProcessor
 
 _CLASSES: tuple[type[ImageProcessor], ...] = (
@@ -22,6 +22,10 @@ _CLASSES: tuple[type[ImageProcessor], ...] = (
     processors.LevitImageProcessor,
     processors.LlavaImageProcessor,
     processors.PoolFormerImageProcessor,
+    idefics3.Idefics3ImageProcessor,
+    idefics3.SmolVLMImageProcessor,
+    llava_next.LlavaNextImageProcessor,
+    llava_next.LlavaOnevisionImageProcessor,
     qwen2_vl.Qwen2VLImageProcessor,
     sam.Sam2ImageProcessor,
     sam.SamImageProcessor,
@@ -52,6 +56,7 @@ BY_MODEL_TYPE = {
     "chinese_clip": "ChineseCLIPImageProcessor",
     "clip": "CLIPImageProcessor",
     "clipseg": "ViTImageProcessor",
+    "colmodernvbert": "Idefics3ImageProcessor",
     "colpali": "SiglipImageProcessor",
     "colqwen2": "Qwen2VLImageProcessor",
     "conditional_detr": "ConditionalDetrImageProcessor",
@@ -74,9 +79,12 @@ BY_MODEL_TYPE = {
     "glpn": "GLPNImageProcessor",
     "groupvit": "CLIPImageProcessor",
     "hiera": "BitImageProcessor",
+    "idefics3": "Idefics3ImageProcessor",
     "ijepa": "ViTImageProcessor",
     "levit": "LevitImageProcessor",
     "llava": "LlavaImageProcessor",
+    "llava_next": "LlavaNextImageProcessor",
+    "llava_onevision": "LlavaOnevisionImageProcessor",
     "mask2former": "Mask2FormerImageProcessor",
     "maskformer": "MaskFormerImageProcessor",
     "metaclip_2": "CLIPImageProcessor",
@@ -97,6 +105,7 @@ BY_MODEL_TYPE = {
     "segformer": "SegformerImageProcessor",
     "siglip": "SiglipImageProcessor",
     "siglip2": "Siglip2ImageProcessor",
+    "smolvlm": "SmolVLMImageProcessor",
     "swiftformer": "ViTImageProcessor",
     "swin": "ViTImageProcessor",
     "swinv2": "ViTImageProcessor",
