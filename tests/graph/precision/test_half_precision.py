@@ -372,3 +372,14 @@ def test_gelu_of_an_odd_number_of_elements_is_not_left_to_cudas_pairs(
     (gelu,) = [node for node in inferred.graph.node if node.op_type == "Gelu"]
     types = {value.name: value.type.tensor_type.elem_type for value in inferred.graph.value_info}
     assert (types[gelu.input[0]] == onnx.TensorProto.FLOAT) == stays
+
+
+@pytest.mark.all(but=("[portable]",))
+@pytest.mark.parametrize("target", ["portable", "cpu", "cuda"])
+def test_int4_in_half_precision_is_proven_for_every_target(target: str, tmp_path: Path) -> None:
+    """For portable graphs weights were dequantized to float32 and cast, a product that no proof reads."""
+    settings = {"layers": 2, "hidden": 60, "heads": 5}
+    asked = {"precision": "int4-fp16", "target": target, "lengths": [1, 17]}
+    written = posexport.convert("encoder-t5", tmp_path / "b", settings=settings, **asked)
+    assert written.report is not None
+    assert written.report.passed

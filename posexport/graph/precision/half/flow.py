@@ -81,8 +81,8 @@ MOVES = frozenset(
         "Pad",
     ]
 )
-#: these choose among what they get
-CHOOSES = frozenset(("Where", "Concat", "Max", "Min", "ReduceMax", "ReduceMin"))
+#: these choose among what they get, or round it once
+CHOOSES = frozenset(("Where", "Concat", "Max", "Min", "ReduceMax", "ReduceMin", "DequantizeLinear"))
 #: products and whole layers: their results have 16 bits wherever an activation or a large parameter takes part
 LAYERS = frozenset(
     [

@@ -86,8 +86,8 @@ def _only_wider(target: Target, op_type: str, domain: str) -> bool:
     return target.dtype == BY_PRECISION["bf16"] and wider and on_cpu.needs_kernel(op_type, domain) is not None
 
 
-#: the first operand of these is a condition or a shape
-_CONDITIONED = ("Where", "ConstantOfShape", "OneHot")
+#: the first operand of these is a condition, a shape or whole numbers
+_CONDITIONED = ("Where", "ConstantOfShape", "OneHot", "DequantizeLinear")
 #: operators that use 16 bits even if the provider computes in float32: for caches, and tables before their Gather
 _MOVED = frozenset(
     (
