@@ -128,6 +128,22 @@ def test_a_large_model_still_fits() -> None:
     assert len(writer.encoded()) <= LARGEST
 
 
+def test_of_a_batch_that_is_too_large_one_row_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Whisper large, whose proof ended without a sample: three recordings of 30 seconds have 4.6 MB."""
+    monkeypatch.setattr("posexport.proof.sample.writer.LARGEST", 21_000)
+    right = source("encoder-absolute", task="question-answering")
+    model = exported(right, tmp_path)
+    writer = SampleWriter()
+    assert prove(right, model.SerializeToString(), threads=1, sample=writer, lengths=[17]).passed
+    writer.save(tmp_path)
+    report = check_sample(tmp_path, threads=1)
+    assert report.passed, report.describe()
+    points = {(p.length, p.batch, p.padding) for p in report.points if p.verdict != "rejected"}
+    assert points == {(17, 1, "none")}
+    onnx.save(with_weights(model, "encoding.table", lambda table: table * 1.01), tmp_path / "model.onnx")
+    assert not check_sample(tmp_path, threads=1).passed
+
+
 def test_a_missing_or_damaged_sample_is_one_sentence(bundle: tuple[Path, Source], tmp_path: Path) -> None:
     with pytest.raises(PosexportError, match="carries no sample, verify it with --against SOURCE"):
         check_sample(tmp_path)

@@ -109,6 +109,8 @@ class SampleWriter:
         self.header: Header | None = None
         self.tensors: dict[str, Array] = {}
         self._chosen: list[GridPoint] = []
+        #: the point whose first row is stored, where none fits as a whole
+        self._first_row: GridPoint | None = None
         self._picks = PICKS
 
     def choose(self, points: Sequence[GridPoint], source: "Source") -> None:
@@ -125,6 +127,7 @@ class SampleWriter:
         room = POINTS - (last is not None)
         computed = [point for point in points if not point.cached]
         self._chosen, self._picks = _choice(computed, source.inputs, compared_outputs(source), room)
+        self._first_row = None if self._chosen else _smallest_row(computed, source.inputs)
         self.tensors = {}
         self.header = Header(
             precision=MODEL_DTYPE.precision,
@@ -140,8 +143,12 @@ class SampleWriter:
         self, point: GridPoint, feeds: Feeds, truth: Sequence[Array], keeps: Sequence[NDArray[np.bool_] | None]
     ) -> None:
         """Keep ``point`` if it was chosen; ``truth`` are all of its float64 outputs, ``keeps`` their real tokens."""
-        if self.header is None or point not in self._chosen:
+        if self.header is None or point not in (*self._chosen, self._first_row):
             return
+        if point == self._first_row:
+            point, feeds = _row(point), {spec.name: _first(feeds[spec.name], spec) for spec in self.header.inputs}
+            truth = [_first(y64, spec) for y64, spec in zip(truth, compared_outputs(self.header), strict=True)]
+            keeps = [None if keep_BT is None else keep_BT[:1] for keep_BT in keeps]
         number = len(self.header.points)
         self.header.points.append(point)
         self.header.truths.append([])
@@ -193,6 +200,22 @@ class SampleWriter:
 
 def _some(index: NDArray[Any], rng: np.random.Generator, picks: int) -> NDArray[Any]:
     return np.sort(rng.choice(index, size=min(picks, index.size), replace=False))
+
+
+def _row(point: GridPoint) -> GridPoint:
+    """A batch whose first row is without padding, as that row alone."""
+    return msgspec.structs.replace(point, batch=1, padding="none")
+
+
+def _first(array: Array, spec: InputSpec | OutputSpec) -> Array:
+    return array.take([0], spec.axes.index(BATCH)) if BATCH in spec.axes else array
+
+
+def _smallest_row(points: Sequence[GridPoint], inputs: Sequence[InputSpec]) -> GridPoint | None:
+    """The point with the smallest first row, where that fits: a recording of 30 seconds may take most of the file."""
+    whole_rows = [point for point in points if point.padding in ("none", "ragged", "ragged-right") and not point.calls]
+    smallest = min(whole_rows, key=lambda point: _input_size(_row(point), inputs), default=None)
+    return None if smallest is None or _input_size(_row(smallest), inputs) > LARGEST * 4 // 5 else smallest
 
 
 def _narrow(array: Array, spec: InputSpec) -> Array:
