@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -28,6 +28,8 @@ from posexport.errors import PosexportError
 
 #: modules with more bytes of weights than this are mapped, and shared where small ones are copied
 LARGE = 1 << 28
+#: and in a proof from so many bytes on read one weight at a time
+SHARED = 1 << 26
 #: parameters of fewer bytes are kept in memory
 LEAST = 1 << 20
 #: of the tensors that are mapped
@@ -168,3 +170,18 @@ class Scratch:
         except OSError:  # the disk is full after all
             parameter = None
         return nn.Parameter(value, requires_grad=False) if parameter is None else parameter
+
+
+def move(parameters: Iterable[nn.Parameter]) -> None:
+    """Move float32 parameters, the same objects, to pages of a `Scratch` if they are `LARGE` and the disk has room."""
+    found = [parameter for parameter in parameters if parameter.dtype == DTYPE]
+    if (size := size_of(found)) <= LARGE:
+        return
+    with contextlib.suppress(PosexportError), Scratch(size) as scratch:
+        for parameter in found:
+            pages: _Pages | None = getattr(kept := scratch.keep(parameter.detach()), _PAGES, None)
+            if pages is not None:
+                parameter.data = kept.data
+                setattr(parameter, _PAGES, replace(pages, version=parameter._version))  # noqa: SLF001
+                release([parameter])
+    trim()

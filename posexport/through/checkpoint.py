@@ -18,6 +18,7 @@ from posexport.checkpoints.pooling import Pooling
 from posexport.errors import PosexportError
 from posexport.models.with_adapters import WithAdapters
 from posexport.nn.adapted import AdaptedEmbedding, AdaptedLinear
+from posexport.sources import memory_mapped
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Model
 from posexport.through import heads, library, masks, pages, pictures, refusals, seq2seq, timesfm, vision
@@ -228,6 +229,7 @@ def _load(transformers: Any, checkpoint: Checkpoint, task: Task) -> Any:
             f"that {cls.__name__} of transformers does not read: {', '.join(unread[:3])}; that class may compute "
             "another model, so it is not converted"
         )
+    memory_mapped.move(model.parameters())
     return model.eval()
 
 

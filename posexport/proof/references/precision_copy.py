@@ -74,8 +74,6 @@ class Replaced(Protocol):
 
 #: bytes that are cast at a time, and those of a weight above which its product is computed in such pieces
 _PIECE, _WHOLE = 1 << 24, 1 << 27
-#: bytes of weights from which on they are read one at a time
-_SHARED = 1 << 26
 #: the attribute of a cast copy that is the parameter it was cast from
 ORIGIN = "_posexport_origin"
 
@@ -246,8 +244,8 @@ class PrecisionCopy:
 
     ``device``: PyTorch's name of where it computes.
 
-    The copy of a module above `_SHARED` bytes, and any with ``share``, reads the original's parameters one at a time
-    (`posexport.proof.references.precision_copy`).
+    The copy of a module above `memory_mapped.SHARED` bytes, and any with ``share``, reads the original's parameters
+    one at a time (`posexport.proof.references.precision_copy`).
     """
 
     def __init__(
@@ -264,7 +262,7 @@ class PrecisionCopy:
         self.device = torch.device(device)
         self.dtype = dtype
         self.outputs = outputs
-        shares = share or memory_mapped.size_of(module.parameters()) > _SHARED
+        shares = share or memory_mapped.size_of(module.parameters()) > memory_mapped.SHARED
         shares = shares and self.device.type == "cpu" and shareable(module)
         self.reader = Reader(dtype, getattr(module, "replaced", None)) if shares else None
         self.copy = None if fresh else self._copied()
