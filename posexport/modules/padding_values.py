@@ -51,16 +51,21 @@ def _classified(
     if length < 3 or not isinstance(axis, str) or not inputs_of_tokens:
         return by_name
     # the last tokens are marked; then tokens that are marked, or those that are not, become others
-    marked = torch.arange(length) >= length - max(1, length // 3)
-    example = {**tensors, spec.name: marked.to(mask.dtype).expand(mask.shape).clone()}
-    before = _outputs(module, example)
-    marks_padding = _ignores(module, inputs_of_tokens, axis, example, before, marked)
-    keeps = _ignores(module, inputs_of_tokens, axis, example, before, ~marked)
+    last = torch.arange(length) >= length - max(1, length // 3)
+
+    def ignores(marked: Tensor, changed: Tensor) -> bool | None:
+        example = {**tensors, spec.name: marked.to(mask.dtype).expand(mask.shape).clone()}
+        return _ignores(module, inputs_of_tokens, axis, example, changed)
+
+    marks_padding, keeps = ignores(last, last), ignores(last, ~last)
     if marks_padding is None or keeps is None or (marks_padding and keeps):
         return by_name
+    if marks_padding and is_bool and not any(word in spec.name for word in ("mask", "pad")):
+        # where no token sees later ones, the last are ignored unmarked too, and the first ones tell
+        marks_padding = not ignores(torch.zeros_like(last), last) or ignores(last.flip(0), last.flip(0))
     if not marks_padding and not keeps:
         return msgspec.structs.replace(spec, role="flags") if is_bool else spec
-    return msgspec.structs.replace(spec, padding=int(marks_padding))
+    return msgspec.structs.replace(spec, padding=int(bool(marks_padding)))
 
 
 def _ignores(
@@ -68,10 +73,10 @@ def _ignores(
     inputs_of_tokens: Sequence[InputSpec],
     axis: Axis,
     example: Mapping[str, Tensor],
-    before: Mapping[str, Tensor] | None,
     tokens: Tensor,
 ) -> bool | None:
     """Whether outputs of the other tokens do not depend on ``tokens`` [T]; None where a call fails."""
+    before = _outputs(module, example)
     changed = {spec.name: _changed(example[spec.name], spec, axis, tokens) for spec in inputs_of_tokens}
     after = _outputs(module, {**example, **changed})
     if before is None or after is None:

@@ -49,6 +49,41 @@ class Flagged(nn.Module):
         return self.layer(self.embed(x) + self.kinds(is_name.long()))  # type: ignore[no-any-return]
 
 
+class CausalFlagged(Flagged):
+    """The same where no token sees later ones, so that the last ones are ignored with any flag."""
+
+    def forward(self, x: Tensor, is_name: Tensor) -> Tensor:
+        causal = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.layer(self.embed(x) + self.kinds(is_name.long()), src_mask=causal)  # type: ignore[no-any-return]
+
+
+class Attending(nn.Module):
+    """One head of attention on values; a subclass says which keys it drops beside later ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(D, 3 * D)
+
+    def attended(self, x: Tensor, kept: Tensor) -> Tensor:
+        index = torch.arange(x.shape[1])
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return scaled_dot_product_attention(q, k, v, attn_mask=(index[:, None] >= index) & kept[:, None])
+
+
+class Counted(Attending):
+    """As in TimesFM: as many keys are dropped from the front as its mask marks, 1 at padding."""
+
+    def forward(self, x: Tensor, patch_mask: Tensor) -> Tensor:
+        return self.attended(x, torch.arange(x.shape[1]) >= patch_mask.sum(-1, keepdim=True))
+
+
+class Missing(Attending):
+    """Tokens whose first value is the number for missing ones, which no drawn value is near, are dropped."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attended(x.clamp(-8, 8), x[..., 0] > -50)
+
+
 class OneLength(nn.Module):
     """Positions that are added without a slice."""
 
@@ -103,9 +138,11 @@ class Strided(nn.Module):
         return self.layer(frames + self.positions)  # type: ignore[no-any-return]
 
 
-def converted(tmp_path: Path, module: nn.Module, inputs: dict[str, Tensor]) -> posexport.Session:
+def converted(
+    tmp_path: Path, module: nn.Module, inputs: dict[str, Tensor], lengths: list[int] | None = None
+) -> posexport.Session:
     torch.manual_seed(0)
-    done = posexport.convert(module.eval(), tmp_path / "b", example_inputs=inputs, lengths=None, threads=1)
+    done = posexport.convert(module.eval(), tmp_path / "b", example_inputs=inputs, lengths=lengths, threads=1)
     assert done.good, done.to_text()
     return posexport.load(tmp_path / "b")
 
@@ -130,8 +167,19 @@ def test_a_bool_mask_is_an_input_as_it_is(tmp_path: Path) -> None:
         session.run({"x": x.numpy(), "mask": 2 * mask.int().numpy()})
 
 
-def test_a_bool_that_masks_nothing_is_a_flag() -> None:
-    source = module_source(Flagged().eval(), {"x": ids(), "is_name": ids() > 20})
+@pytest.mark.parametrize("kind", [Missing, Counted])
+def test_causality_does_not_hide_what_else_a_mask_drops(tmp_path: Path, kind: type[Attending]) -> None:
+    module, x, mask = kind().eval(), torch.randn(2, 17, D), torch.zeros(2, 17, dtype=torch.bool)
+    inputs = {"x": x, "patch_mask": mask} if kind is Counted else {"x": x}
+    session = converted(tmp_path, module, inputs, [17])
+    mask[0, :6], x[0, :6, 0] = True, -99
+    (output,) = session.run({name: tensor.numpy() for name, tensor in inputs.items()}).values()
+    agree(output[:, 6:], module(**inputs)[:, 6:], "model in float32", np.float32)
+
+
+@pytest.mark.parametrize("kind", [Flagged, CausalFlagged])
+def test_a_bool_that_masks_nothing_is_a_flag(kind: type[Flagged]) -> None:
+    source = module_source(kind().eval(), {"x": ids(), "is_name": ids() > 20})
     assert source.inputs[1].role == "flags"
     assert any("is_name masks no tokens" in remark for remark in source.remarks)
 

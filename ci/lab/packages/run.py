@@ -142,7 +142,7 @@ def converted(name: str, into: Path) -> dict[str, Any]:
         line |= {"outcome": "refused", "said": str(err)}
     else:
         if result.manifest is None:
-            line |= {"outcome": "refused", "said": result.to_text()}
+            line |= {"outcome": "refused", "said": missed(result)}
             return line | cost(began)
         line |= {"outcome": "right", "said": result.verdict}
         line["attention"] = any("ttention" in str(lowering) for lowering in result.manifest.lowerings)
@@ -150,6 +150,12 @@ def converted(name: str, into: Path) -> dict[str, Any]:
         if line["off"] == float("inf"):
             line["outcome"] = "wrong"
     return line | cost(began)
+
+
+def missed(result: posexport.Conversion) -> str:
+    """What a proof that failed says of the module: the last line of it that may be why, and what is wrong."""
+    lines = [remark for remark in result.remarks if "when the module was traced" in remark]
+    return "; ".join([*lines[-1:], *(line for line in result.to_text().splitlines() if line.startswith("FAILED"))])
 
 
 def cost(began: float) -> dict[str, Any]:

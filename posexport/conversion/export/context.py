@@ -54,7 +54,7 @@ def _samples(source: Source) -> list[Mapping[str, NDArray[Any]]]:
         feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
         for spec in source.inputs:
             if spec.role == "mask" and batch > 1:
-                _pad(feeds[spec.name])
+                _pad(feeds[spec.name], spec.padding)
             elif spec.role == "lengths":
                 feeds[spec.name][-1] -= feeds[spec.name][-1] // 3
         samples.append(feeds)
@@ -72,8 +72,8 @@ def _longest(limits: Limits) -> int:
     return _LONGEST if limits.max_length is None else min(limits.max_length, _MOST)
 
 
-def _pad(mask: NDArray[Any]) -> None:
+def _pad(mask: NDArray[Any], padding: int) -> None:
     """Drop the first third of the first row's tokens, and the last third of the last one's."""
     third = mask.shape[-1] // 3
-    mask[0, ..., :third] = 0
-    mask[-1, ..., mask.shape[-1] - third :] = 0
+    mask[0, ..., :third] = padding
+    mask[-1, ..., mask.shape[-1] - third :] = padding

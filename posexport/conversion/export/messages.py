@@ -95,12 +95,15 @@ REFUSALS: dict[str, Refusal] = {
         remedy="ask for the size before the call, or convert without what it does then",
         threads=(),
     ),
-    # A Python branch by a length: the graph has the one that the traced length took.
+    # A Python branch by a size: the graph has the one that the traced size took.
     "branch_on_length": Refusal(
         says="was decided False by a size while the module was traced",
         pattern=r"was decided (True|False) by a size while the module was traced",
-        meaning="was decided once for all lengths, as {0}, when the module was traced",
-        remedy="compute both ways and choose with torch.where, or convert with a --max-length below its limit",
+        meaning="was decided once for all sizes, as {0}, when the module was traced",
+        remedy=(
+            "compute both ways and choose with torch.where, convert with a --max-length below its limit, or give the "
+            "sizes that decide as numbers with axes="
+        ),
         threads=("pytorch/pytorch 148568", "pytorch/pytorch 168908"),
     ),
     # A Python loop over tokens, each step of which reads the one before.

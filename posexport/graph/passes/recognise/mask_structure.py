@@ -73,6 +73,8 @@ def _structure(model: ir.Model, mask: ir.Value, samples: Samples) -> Structure |
         fitting = [structure for structure in fitting if _is(structure, value)]
         if not fitting:
             return _NO_STRUCTURE
+    if fitting[0] == "causal" and subgraph.reads_inputs:
+        return Refusal("its mask reads an input, and was causality alone for all that were looked at")
     if may_differ_beyond(subgraph.model.graph, longest):
         return Refusal(f"its mask has a number or a table beyond the {longest} tokens that were looked at")
     return fitting[0]
