@@ -213,7 +213,7 @@ RECOGNISED: dict[type[Model], dict[str, int]] = {
     IsCausal: {"CausalAttention": 2},
     CausalAndPadding: {"CausalMaskedAttention": 2},
     Grouped: {"GroupedMaskedAttention": 2},
-    Alibi: {"PairMaskedAttention": 2},
+    Alibi: {"MaskedDistanceAttention": 2},
     MultiHead: {"MaskedAttention": 2},
     MultiHeadAlone: {"MaskedAttention": 2},
     Encoder: {"MaskedAttention": 2},
@@ -223,7 +223,7 @@ RECOGNISED: dict[type[Model], dict[str, int]] = {
     NanoGpt: {"CausalAttention": 2},
     ByEinsum: {"MaskedAttention": 2},
     ByBaddbmm: {"MaskedAttention": 2},
-    T5: {"PairMaskedAttention": 2},
+    T5: {"MaskedDistanceAttention": 2},
 }
 #: in the short tests; the others differ in how a mask or a product is written (tests/modules/test_twelve_modules.py)
 _SHORT = {(KeyPadding, "portable"), (KeyPadding, "cpu"), (KeyPadding, "cuda"), (Encoder, "cpu"), (Decoder, "cuda")}
