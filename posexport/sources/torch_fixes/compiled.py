@@ -1,6 +1,7 @@
 """Functions that a package wraps in ``torch.compile`` run as they are written.
 
-Compiled, they are specialised to the sizes and types of trial calls, take seconds for each, and fail in a trace.
+Reason: compiled, they are specialised to the sizes and types of trial calls, take seconds for each, and fail in a
+trace.
 
 Seen in 2.13.
 """
