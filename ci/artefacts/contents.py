@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 #: bytes; why a wheel has more than 2 MB: docs/releasing.md, "Sizes"
-LARGEST = {".whl": 2_350_000, ".gz": 2_000_000}
+LARGEST = {".whl": 2_450_000, ".gz": 2_000_000}
 #: bytes in a wheel of what is no code: tables, templates and the bundle of the smoke tests
 LARGEST_DATA = 90_000
 NEEDED = ("posexport/py.typed", "posexport/models/encoder.py", "posexport/catalogue/catalogue.json")
