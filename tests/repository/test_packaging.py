@@ -169,7 +169,7 @@ def test_faults_of_a_wheel_are_found(tmp_path: Path) -> None:
     large = bytes(contents.LARGEST_DATA)
     assert faults(**{"x.bin": large + b"1"}) == [f"what is no code has {len(large) + 1} bytes, more than {len(large)}"]
     code = bytes(contents.LARGEST[".whl"])
-    assert re.match(r"it has 235\d{4} bytes, more than 2350000", *faults(**{"posexport/x.py": code}))
+    assert re.match(rf"it has \d+ bytes, more than {len(code)}", *faults(**{"posexport/x.py": code}))
     assert faults(**{"x.dist-info/METADATA": b"Requires-Python: >=3\n"})[0] == "its Requires-Python is >=3, not >=3.11"
     files.pop("posexport/py.typed")
     assert faults() == ["posexport/py.typed is missing"]
