@@ -61,7 +61,7 @@ def prove(
     if report is None:
         report = prove_model(source, model_of(directory, source.parts), proof_options)
     (directory / variant_file(PARITY, variant)).write_bytes(report.to_json())
-    if report.points:
+    if report.points and not sample.is_empty:
         sample.save(directory, variant_file(SAMPLE, variant))
     return report
 

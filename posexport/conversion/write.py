@@ -22,7 +22,8 @@ from posexport.conversion.shown_axes import shown_by_graph, shown_by_tables, sho
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.run import preparation
-from posexport.run.bundle.manifest import model_of
+from posexport.run.bundle.manifest import SAMPLE, model_of
+from posexport.run.bundle.variants import variant_file
 from posexport.run.bundle.write import copy_without_paths
 from posexport.sources.load_options import Shown
 
@@ -270,6 +271,11 @@ def _prove(
         shutil.rmtree(directory / FLOAT32)
     if report is not None and not report.passed and not options.keep_failed:
         raise MissedError(report)
+    if report is not None and report.points and not (directory / variant_file(SAMPLE, job.variant)).exists():
+        job.remark(
+            "the states of a single row are too large for the bundle's sample: it has none, and posexport verify needs "
+            "--against SOURCE"
+        )
     return report, on_texts
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import posexport
 from posexport.base.spec import BATCH, ENCODER_SEQUENCE, InputSpec, Limits
 from posexport.errors import PosexportError
 from posexport.proof.grid.grid import grid
@@ -153,3 +154,16 @@ def test_a_missing_or_damaged_sample_is_one_sentence(bundle: tuple[Path, Source]
         (folder / SAMPLE).write_bytes(damaged)
         with pytest.raises(PosexportError, match=r"not a parity sample|at most 2000000"):
             check_sample(folder)
+
+
+def test_without_a_row_that_fits_a_bundle_has_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Granite 4 1B, whose states take 57 MB a row: its conversion ended after the whole proof."""
+    monkeypatch.setattr("posexport.proof.sample.writer._choice", lambda *_: ([], 1))
+    monkeypatch.setattr("posexport.proof.sample.writer._smallest_row", lambda *_: None)
+    settings = {"layers": 1, "hidden": 20, "heads": 5, "vocab": 61}
+    done = posexport.convert("encoder-nope", tmp_path / "b", settings=settings, lengths=[1, 17])
+    assert done.good
+    assert any("sample" in remark for remark in done.remarks)
+    assert not (tmp_path / "b" / SAMPLE).exists()
+    with pytest.raises(PosexportError, match="carries no sample, verify it with --against"):
+        posexport.verify(tmp_path / "b")

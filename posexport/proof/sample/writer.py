@@ -179,11 +179,16 @@ class SampleWriter:
                     continue  # PyTorch overflows there too
                 truth.tolerance, truth.worst_baseline_error = judged.tolerance, judged.worst_baseline_error
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no point fits."""
+        return self.header is None or not self.header.points
+
     def encoded(self) -> bytes:
         """The file's bytes; at most `LARGEST`."""
         from safetensors.numpy import save
 
-        if self.header is None or not self.header.points:
+        if self.header is None or self.is_empty:
             raise PosexportError("there is no point to store as a sample: nothing was checked")
         tensors = {name: np.ascontiguousarray(array) for name, array in self.tensors.items()}
         data: bytes = save(tensors, {KEY: msgspec.json.encode(self.header).decode()})
