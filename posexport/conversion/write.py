@@ -273,7 +273,7 @@ def _prove(
         raise MissedError(report)
     if report is not None and report.points and not (directory / variant_file(SAMPLE, job.variant)).exists():
         job.remark(
-            "the states of a single row are too large for the bundle's sample: it has none, and posexport verify needs "
+            "the inputs of a single row are too large for the bundle's sample: it has none, and posexport verify needs "
             "--against SOURCE"
         )
     return report, on_texts

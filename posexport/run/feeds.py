@@ -1,7 +1,7 @@
 """Converts and checks the inputs of a call, and adds the defaults of optional inputs.
 
 ONNX Runtime alone accepts many wrong inputs: a mask of another length broadcasts, and an id out of range reads another
-row or, on CUDA, arbitrary memory.
+row or, on CUDA, arbitrary memory. One file of 400 lines, since one call goes through all of its checks in order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

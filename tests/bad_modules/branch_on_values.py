@@ -1,4 +1,4 @@
-"""A mask that is applied only where it masks something."""
+"""A branch by whether an id occurs."""
 
 import torch
 from torch import nn
@@ -13,21 +13,22 @@ class Bad(nn.Module):
         torch.manual_seed(0)
         self.token = nn.Embedding(V, D)
 
-    def forward(self, input_ids, attention_mask):
+    def forward(self, input_ids):
         x = self.token(input_ids)
-        if not attention_mask.bool().all():
-            x = x.masked_fill(attention_mask[..., None] == 0, 0)
+        if (input_ids == 3).any():
+            x = 2 * x
         return x
 
 
 class Mended(Bad):
-    def forward(self, input_ids, attention_mask):
-        return self.token(input_ids).masked_fill(attention_mask[..., None] == 0, 0)
+    def forward(self, input_ids):
+        x = self.token(input_ids)
+        return torch.where((input_ids == 3).any(1)[:, None, None], 2 * x, x)
 
 
 def make():
-    return Bad(), {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    return Bad(), {"input_ids": IDS}
 
 
 def mended():
-    return Mended(), {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    return Mended(), {"input_ids": IDS}

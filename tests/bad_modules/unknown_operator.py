@@ -1,4 +1,4 @@
-"""Distances between tokens by torch.cdist."""
+"""A Bessel function, which ONNX has no operator for."""
 
 import torch
 from torch import nn
@@ -15,14 +15,14 @@ class Bad(nn.Module):
 
     def forward(self, input_ids):
         x = self.token(input_ids)
-        return x * torch.cdist(x, x).mean(-1, keepdim=True)
+        return x * torch.special.bessel_j0(x)
 
 
 class Mended(Bad):
     def forward(self, input_ids):
         x = self.token(input_ids)
-        apart = (x[:, :, None] - x[:, None]).square().sum(-1)
-        return x * apart.sqrt().mean(-1, keepdim=True)
+        sines = torch.sin(torch.arange(16) * (torch.pi / 16))
+        return x * torch.cos(x[..., None] * sines).mean(-1)
 
 
 def make():

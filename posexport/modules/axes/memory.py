@@ -21,6 +21,8 @@ _CHOSEN, _EXAMPLES = 1 << 29, 4 << 30
 class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What calls make: ``elements`` of the largest tensor, or of fused attention's scores; ``tokens`` of scores."""
 
+    supports_higher_order_operators = True  # flex_attention is one
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.elements, self.tokens = 1, 1
