@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 import ci.lab.packages.drawn
-import ci.lab.packages.drawn_again  # noqa: F401 - both register their cases
+import ci.lab.packages.drawn_again
+import ci.lab.packages.drawn_fourth  # noqa: F401 - all register their cases
 import posexport
 from ci.lab.packages.modules import AXES, CASES
 from posexport.base.sizes import multiple
