@@ -101,7 +101,12 @@ def random_content(spec: InputSpec, shape: Sequence[int], rng: np.random.Generat
     """N(0, 1) values, boxes or ids, as the role of the input says."""
     if spec.role == "values":
         values = rng.standard_normal(shape).astype(spec.dtype)
-        return np.abs(values) if spec.positive is True else values
+        for column, size in enumerate(spec.column_sizes):
+            if size:
+                values[:, column] = rng.integers(size, size=shape[0])
+        if spec.positive is not True:
+            return values
+        return np.abs(values) if spec.at_most is UNSET else (np.abs(values) % 1 * spec.at_most).astype(spec.dtype)
     if spec.role == "points":
         return (rng.random(shape) * (spec.size or 1)).astype(spec.dtype)
     if spec.role == "places":

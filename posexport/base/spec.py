@@ -146,7 +146,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             ([B, 2]: rows and columns of the patches of each image, at most ``size`` patches; the rest is padding),
             ``indices`` ([B, N]: indices of tokens in each row, at least one; -1, after all others, is no token),
             ``adapters`` ([B]: the LoRA adapter of each row, below ``size``; 0: none).
-        column_sizes: for ids [B, C] with a vocabulary per column, and places, the exclusive upper bound of each column.
+        column_sizes: for ids [B, C] with a vocabulary per column, and places, the exclusive upper bound of each column;
+            for values [B, C] that hold ids in some columns, 0 for the others.
         size: exclusive upper bound of ids; of grids and places, the patches that a token has in a row and a column.
         padding: the id at padded tokens; of a mask 0, or 1 if it marks padding, as ``src_key_padding_mask`` does.
         placeholder: the id of tokens that the model replaces by features of an image; half of an example's tokens.
@@ -154,6 +155,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         state: for an input of role ``state``: its output and its first value.
         names: for an input of role ``adapters``: what the ids from 1 on are called.
         positive: whether values are from 0 on, as counts and levels of noise; a proof draws no others.
+        at_most: the largest of such values, as of pixels from 0 to 1.
     """
 
     name: str
@@ -168,6 +170,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     state: State | msgspec.UnsetType = msgspec.UNSET
     names: list[str] | msgspec.UnsetType = msgspec.UNSET
     positive: bool | msgspec.UnsetType = msgspec.UNSET
+    at_most: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -43,7 +43,7 @@ from posexport.modules.left_out import has_values
 from posexport.modules.many_frames import example_sizes, with_many_frames
 from posexport.modules.rows_alone import rows_mix
 from posexport.modules.value_reads import RandomDraws, ValueReads
-from posexport.sources.example import axis_sizes, example
+from posexport.sources.example import axis_sizes, example, scaled
 from posexport.sources.torch_fixes.module_precision import in_precision
 
 _NAMES = {SEQUENCE: "inputs", ENCODER_SEQUENCE: "encoder inputs"}
@@ -321,7 +321,7 @@ def _changed(spec: InputSpec, tensor: Tensor) -> Tensor | None:
     elif spec.role in ("tokens", "types") and spec.size is not None:
         changed = (torch.tensor(spec.column_sizes or spec.size) - 1 - tensor).clamp(min=0)
     elif spec.role == "values":
-        changed = 2 * tensor if spec.positive is True else -tensor
+        changed = scaled(spec, tensor, 0.5 if spec.positive is True else -1)
     else:
         return None
     return changed

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from posexport.base.spec import InputSpec
 from posexport.base.system.user_code import line_of_frame
 from posexport.modules.call import CallError, call
-from posexport.sources.example import axis_sizes, example
+from posexport.sources.example import axis_sizes, example, scaled
 
 #: the way of each branch, by the line of the user's
 Ways = dict[str, bool]
@@ -119,8 +119,8 @@ def _redrawn(inputs: Sequence[InputSpec], drawn: Mapping[str, Tensor]) -> Iterat
     for spec in inputs:
         tensor, least = drawn[spec.name], max(_PADDING_IDS) + 1
         if spec.role == "values":
-            sign = 1 if spec.positive is True else -1
-            yield from ({**drawn, spec.name: tensor * factor} for factor in (sign, 0.01, sign * 100))
+            sign, largest = 1 if spec.positive is True else -1, 1 if isinstance(spec.at_most, float) else 100
+            yield from ({**drawn, spec.name: scaled(spec, tensor, factor)} for factor in (sign, 0.01, sign * largest))
         elif spec.role == "tokens" and spec.size is not None and spec.size > least and not spec.column_sizes:
             for _ in range(_DRAWS):
                 yield {**drawn, spec.name: torch.randint(least, spec.size, tensor.shape, generator=generator)}

@@ -181,9 +181,11 @@ def draw(module: nn.Module, seed: int) -> None:
 
 
 def digest(module: nn.Module) -> str:
-    """sha256 of all parameters and buffers, by name."""
+    """sha256 of all parameters and buffers, by name; a module may add to its state what is no tensor."""
     sha256 = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
+        if not isinstance(tensor, torch.Tensor):
+            continue
         sha256.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         sha256.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return sha256.hexdigest()

@@ -26,6 +26,7 @@ from posexport.sources.torch_fixes.exact_constants import with_exact_constants
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 from posexport.sources.torch_fixes.floor_division import with_floor_division
 from posexport.sources.torch_fixes.helper_lines import with_helper_lines
+from posexport.sources.torch_fixes.index_put import OPERATORS, index_put
 from posexport.sources.torch_fixes.program_checks import with_programs_checked
 from posexport.sources.torch_fixes.refined_ranges import with_ranges_refined
 from posexport.sources.torch_fixes.rules_by_operator import with_rules_by_operator
@@ -80,7 +81,7 @@ class _NumbersOfSizesError(PosexportError):
 
 
 def _symbolic(source: Source, opset: int, *, optimize: bool) -> ir.Model:
-    with with_symbolic_ints(source.module, _is_users):
+    with with_symbolic_ints(source.module, _is_users, helpers=True):
         return _traced(source, opset, SizeUses(), optimize=optimize)
 
 
@@ -154,7 +155,7 @@ def _traced(
                 output_names=[spec.name for spec in source.outputs],
                 opset_version=opset,
                 optimize=optimize,
-                custom_translation_table={torch.sym_sqrt: _square_root},
+                custom_translation_table={torch.sym_sqrt: _square_root} | dict.fromkeys(OPERATORS, index_put),
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as err:

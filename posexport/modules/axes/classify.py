@@ -19,6 +19,8 @@ _GROWN, _GROWN_FURTHER = 3, 5
 _FEW = 3
 #: the rank of an input with a batch, a sequence and channels
 _WITH_CHANNELS = 3
+#: the numbers of a box, where a module takes points of two numbers as well
+_BOX = 4
 #: parts of the way from the least sizes of some axes to those of the example
 _SHARES = 8
 #: calls that the search for a least size does not use up
@@ -227,7 +229,8 @@ class Classify:
             return True
         if self._shrunk(axes, size, size - 1):
             return True
-        if size % 2 == 0 and self._shrunk(axes, size, size // 2):
+        # 2 or 4 numbers, as of points and boxes, are a choice
+        if size % 2 == 0 and size > _BOX and self._shrunk(axes, size, size // 2):
             self._result.varying[-1].step = self._step(axes, size, -1)
             return True
         return False

@@ -24,9 +24,11 @@ from posexport.sources.torch_fixes import (
     clamps,
     complex_views,
     distances,
+    grouped,
     max_pool,
     recurrent,
     shapes,
+    splits,
     stacks,
     vmap_index,
 )
@@ -40,8 +42,10 @@ _FIXES = (
     byte_masks.chosen,
     clamps.clamped,
     distances.distances,
+    grouped.convolved,
     max_pool.maxima,
     shapes.counted,
+    splits.parts,
     stacks.stacked,
 )
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)

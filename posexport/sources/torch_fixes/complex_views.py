@@ -10,15 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 #: functions of a tensor and axes, by the number of axes that they add
 _OF_AXES = {torch.unsqueeze: 1, Tensor.unsqueeze: 1, torch.select: 0, Tensor.select: 0}
 _OF_AXES |= {torch.index_select: 0, Tensor.index_select: 0}
 
+#: what `F.pad` calls itself with
+_OF_PAD = {"mode": "constant", "value": None}
+
 
 def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """``func(*args, **kwargs)``, on the parts where the first argument is complex and ``func`` moves elements."""
+    if func is F.pad:
+        kwargs = {name: value for name, value in kwargs.items() if value != _OF_PAD[name]}
     if not args or kwargs or not isinstance(args[0], Tensor) or not args[0].is_complex():
         return func(*args, **kwargs)
     tensor, *rest = args
@@ -31,6 +37,8 @@ def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     elif func is Tensor.expand:
         sizes = rest[0] if isinstance(rest[0], Sequence) else rest
         rest = [*sizes, 2]
+    elif func is F.pad:
+        rest[0] = [0, 0, *rest[0]]
     else:
         return func(*args)
     return torch.view_as_complex(func(torch.view_as_real(tensor), *rest))

@@ -9,10 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode
 
 from posexport.sources.torch_fixes.patch import patched
+from posexport.sources.torch_fixes.whole_row import listed_of
+
+#: elements of a tensor of numbers that the tracer remembers; PyTorch's limit is one
+_KNOWN = 64
 
 
 class _Ranges(TorchFunctionMode):
@@ -33,14 +39,16 @@ class _Ranges(TorchFunctionMode):
 
 @contextmanager
 def with_constant_ranges() -> Iterator[None]:
-    """Inside the block ``tolist`` of a range of numbers is a list of numbers."""
+    """Inside the block ``tolist`` of a range of numbers is a list of numbers, and of lengths a list of sizes."""
     listed, ranges = FakeTensor.tolist, _Ranges()
 
     def numbers(self: FakeTensor) -> Any:
         for tensor, version, known in ranges.known:
             if tensor is self and version == self._version:
                 return list(known)
-        return listed(self)
+        lengths = listed_of(self)
+        return listed(self) if lengths is None else lengths
 
-    with patched(FakeTensor, "tolist", numbers), ranges:
+    limits = (patched(module, "CONSTANT_NUMEL_LIMIT", _KNOWN) for module in (fake_tensor, proxy_tensor))
+    with patched(FakeTensor, "tolist", numbers), next(limits), next(limits), ranges:
         yield

@@ -1,4 +1,4 @@
-"""A module in another precision, with complex buffers that stay complex.
+"""A module in another precision, with complex parameters and buffers that stay complex.
 
 ``nn.Module.to(dtype)`` casts complex tensors to a real ``dtype`` as well, and drops the imaginary part with a warning
 alone: tables of rotations by ``torch.polar`` become cosines.
@@ -23,19 +23,21 @@ def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         for name in getattr(submodule, "position_parameters", ())
         if dtype.itemsize < torch.float32.itemsize
     }
-    complex_buffers = {
-        (submodule, name): value
+    complex_tensors = [
+        (held, name, value)
         for submodule in module.modules()
-        for name, value in submodule.named_buffers(recurse=False)
-        if value.is_complex()
-    }
-    for submodule, name in complex_buffers:
-        del submodule._buffers[name]  # noqa: SLF001 (as nn.Module.to would set it)
+        for held in (submodule._buffers, submodule._parameters)  # noqa: SLF001 (as nn.Module.to would set them)
+        for name, value in held.items()
+        if value is not None and value.is_complex()
+    ]
+    for held, name, _ in complex_tensors:
+        del held[name]
     module = module.to(dtype)
     # put it back
     wide = torch.complex128 if dtype == torch.float64 else torch.complex64
-    for (submodule, name), value in complex_buffers.items():
-        submodule._buffers[name] = value.to(wide)  # noqa: SLF001
+    for held, name, value in complex_tensors:
+        changed = value.detach().to(wide)
+        held[name] = nn.Parameter(changed, requires_grad=False) if isinstance(value, nn.Parameter) else changed
     for (submodule, name), value in exact.items():
         setattr(submodule, name, nn.Parameter(value, requires_grad=False))
     return module

@@ -16,7 +16,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.sources.torch_fixes import splits
 from posexport.sources.torch_fixes.einx_elementwise import SymbolicEinx
-from posexport.sources.torch_fixes.whole_row import size_of
+from posexport.sources.torch_fixes.whole_row import Listed, size_of
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat)
 
@@ -64,6 +65,7 @@ def _torch_int(x: Any) -> Any:
 
 def _len(x: Any) -> Any:
     """``len`` that returns the symbolic size of a tensor's first axis."""
+    x = x.tensor if isinstance(x, Listed) else x
     return x.shape[0] if isinstance(x, Tensor) else len(x)
 
 
@@ -122,16 +124,11 @@ class _StackedSizes(TorchFunctionMode):
             return _stacked(args[0], (kwargs or {}).get("dtype"))
         if func is torch.linspace and _has_symbol(args):
             return _spaced(*args, **(kwargs or {}))
-        if func is Tensor.split and len(args) > 1 and isinstance(args[1], torch.SymInt):
-            return _parts(*args, **(kwargs or {}))
+        if (parts := splits.parts(func, args, kwargs or {})) is not None:
+            return parts
         if func in (torch.chunk, Tensor.chunk) and len(args) > 1 and isinstance(args[1], torch.SymInt):
             return _chunks(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
-
-
-def _parts(x: Tensor, size: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """``x.split(size)`` into equal parts, of which there are as many at every size."""
-    return tuple(x.narrow(dim, number * size, size) for number in range(int(x.shape[dim] // size)))
 
 
 def _chunks(x: Tensor, chunks: Any, dim: int = 0) -> tuple[Tensor, ...]:
@@ -171,11 +168,14 @@ _IMPORTED = {"torch_int": _torch_int, "torch_compilable_check": _check}
 
 
 @contextmanager
-def with_symbolic_ints(model: nn.Module, chosen: Callable[[str], bool]) -> Iterator[None]:
-    """Keeps sizes symbolic in the files that define classes of submodules of ``model``, those of ``chosen`` names."""
-    names = {type(submodule).__module__ for submodule in model.modules()}
+def with_symbolic_ints(model: nn.Module, chosen: Callable[[str], bool], *, helpers: bool = False) -> Iterator[None]:
+    """Keeps sizes symbolic in the files that define classes of submodules of ``model``, those of ``chosen`` names.
+
+    ``helpers``: and in the files of the functions that these import.
+    """
+    names = {name for name in {type(module).__module__ for module in model.modules()} if _is_loaded(name, chosen)}
     with ONE_AT_A_TIME, _StackedSizes(), ExitStack() as undo:
-        for name in sorted(name for name in names if name in sys.modules and chosen(name)):
+        for name in sorted(_with_helpers(names, chosen) if helpers else names):
             scope = vars(sys.modules[name])
             for key, value in (_BUILTIN | _IMPORTED).items():
                 if key in scope or key in _BUILTIN:
@@ -190,6 +190,20 @@ def with_symbolic_ints(model: nn.Module, chosen: Callable[[str], bool]) -> Itera
                 undo.callback(_restore, scope, "einx", einx)
                 scope["einx"] = SymbolicEinx(einx)
         yield
+
+
+def _is_loaded(name: str, chosen: Callable[[str], bool]) -> bool:
+    return name in sys.modules and chosen(name)
+
+
+def _with_helpers(names: set[str], chosen: Callable[[str], bool]) -> set[str]:
+    """``names``, and those of the modules of functions in their scopes, and in the scopes of these."""
+    found, left = set(names), set(names)
+    while left:
+        functions = [value for value in vars(sys.modules[left.pop()]).values() if isinstance(value, FunctionType)]
+        new = {function.__module__ for function in functions if _is_loaded(function.__module__ or "", chosen)} - found
+        found, left = found | new, left | new
+    return found
 
 
 def _restore(scope: dict[str, Any], key: str, before: Any) -> None:

@@ -4,7 +4,8 @@ PyTorch's tracer makes a new symbol for the number, which no size equals, so tha
 ``torch.arange(lengths.max()) < lengths[:, None]``, fits no features. Inside the mode each tensor that is made of the
 lengths, by operations that keep their order, has the value of the whole row in a table. It is used where a size is
 needed: in ``arange``, ``expand``, slices and the like, ``.item()``, comparisons, and in ``int``, ``min`` and ``max``
-(`posexport.sources.torch_fixes.symbolic_int`). Elsewhere the tensor counts.
+(`posexport.sources.torch_fixes.symbolic_int`). Elsewhere the tensor counts. ``lengths.tolist()`` is a list that knows
+its tensor, so that ``max`` and ``len`` of it are sizes, and ``x.new(list)`` the tensor, as in ESPnet's masks.
 
 Issue: none known. Seen in 2.13.
 """
@@ -39,6 +40,8 @@ _TO_INTEGERS = ("long", "int", "to", "type")
 _FINEST = 2**16
 #: functions that give Python a number
 _OF_NUMBERS = ("item", "__int__", "__index__")
+#: functions that make a tensor of a list
+_TO_TENSORS = ("new", "new_tensor", "tensor", "as_tensor")
 #: functions that look like those in place, and are not
 _NOT_IN_PLACE = ("__index__", "__int__", "__invert__")
 _COMPARISONS = ("gt", "ge", "lt", "le", "eq", "ne")
@@ -68,6 +71,17 @@ class _Whole:
         return replace(self, top=-(-self.top // self.bottom) if how == "ceil" else self.top // self.bottom, bottom=1)
 
 
+class Listed(list[Any]):
+    """``tensor.tolist()`` of lengths in a trace: its one item is the size, the largest of them."""
+
+    def __init__(self, tensor: Tensor, size: Any) -> None:
+        super().__init__([size])
+        self.tensor = tensor
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+
 class WholeRow(TorchFunctionMode):
     """A trace in which the largest of ``lengths`` [B] is ``size``."""
 
@@ -95,6 +109,11 @@ class WholeRow(TorchFunctionMode):
             return None
         return whole.top
 
+    def listed(self, tensor: Tensor) -> Listed | None:
+        """``tensor.tolist()`` of lengths; None for another tensor."""
+        whole = self._of(tensor)
+        return None if whole is None or whole.alone or whole.bottom != 1 else Listed(tensor, whole.top)
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -104,6 +123,9 @@ class WholeRow(TorchFunctionMode):
             self._known.clear()  # views of it have other values as well
         if name in _OF_NUMBERS and (size := self.size(first)) is not None:
             return size if name == "item" else int(size)
+        if name in _TO_TENSORS and (listed := next((arg for arg in args if isinstance(arg, Listed)), None)) is not None:
+            dtype = first.dtype if isinstance(first, Tensor) else torch.int64
+            return listed.tensor.to(kwargs.get("dtype") or dtype)
         if name == "__bool__" and id(first) in self._decided:
             return bool(self._decided[id(first)][1])
         name = name.strip("_")
@@ -186,6 +208,12 @@ def _is_in_place(name: str) -> bool:
 
 
 _CURRENT: ContextVar[WholeRow | None] = ContextVar("posexport_whole_row", default=None)
+
+
+def listed_of(tensor: Tensor) -> Listed | None:
+    """``tensor.tolist()`` of lengths in a trace with a whole row; None for other tensors."""
+    mode = _CURRENT.get()
+    return None if mode is None else mode.listed(tensor)
 
 
 def size_of(value: Any) -> Any:
