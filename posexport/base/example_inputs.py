@@ -97,16 +97,20 @@ def _places(patches: int, side: int, rng: np.random.Generator) -> NDArray[np.int
     return np.stack((index % (width * side), index // (width * side)), -1)
 
 
+def _values(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
+    values: NDArray[Any] = rng.standard_normal(shape).astype(spec.dtype)
+    for column, size in enumerate(spec.column_sizes):
+        if size:
+            values[:, column] = rng.integers(size, size=shape[0])
+    if spec.positive is True:
+        values = np.abs(values)
+    return values if spec.at_most is UNSET else (values % 1 * spec.at_most).astype(spec.dtype)
+
+
 def random_content(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
     """N(0, 1) values, boxes or ids, as the role of the input says."""
     if spec.role == "values":
-        values = rng.standard_normal(shape).astype(spec.dtype)
-        for column, size in enumerate(spec.column_sizes):
-            if size:
-                values[:, column] = rng.integers(size, size=shape[0])
-        if spec.positive is not True:
-            return values
-        return np.abs(values) if spec.at_most is UNSET else (np.abs(values) % 1 * spec.at_most).astype(spec.dtype)
+        return _values(spec, shape, rng)
     if spec.role == "points":
         return (rng.random(shape) * (spec.size or 1)).astype(spec.dtype)
     if spec.role == "places":

@@ -6,8 +6,10 @@ alone: tables of rotations by ``torch.polar`` become cosines.
 Issue: pytorch/pytorch 95337 (open). Seen in 2.13.
 """
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -23,7 +25,7 @@ def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         for name in getattr(submodule, "position_parameters", ())
         if dtype.itemsize < torch.float32.itemsize
     }
-    complex_tensors = [
+    complex_tensors: list[tuple[dict[str, Any], str, Tensor]] = [
         (held, name, value)
         for submodule in module.modules()
         for held in (submodule._buffers, submodule._parameters)  # noqa: SLF001 (as nn.Module.to would set them)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
@@ -29,8 +30,11 @@ from posexport.sources.torch_fixes import (
     clamps,
     complex_views,
     distances,
+    grouped,
+    index_put,
     max_pool,
     shapes,
+    splits,
     stacks,
 )
 from posexport.sources.torch_fixes.as_exported import as_exported
@@ -251,9 +255,16 @@ def test_exporter_output(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def _onnx(function: Any, x: Tensor = X) -> torch.onnx.ONNXProgram:
+def _onnx(function: Any, x: Tensor = X, table: dict[Any, Any] | None = None) -> torch.onnx.ONNXProgram:
     shapes = ({0: Dim("B"), 1: Dim("T")},)
-    program = torch.onnx.export(Calls(function).eval(), (x,), dynamo=True, dynamic_shapes=shapes, verbose=False)
+    program = torch.onnx.export(
+        Calls(function).eval(),
+        (x,),
+        dynamo=True,
+        dynamic_shapes=shapes,
+        custom_translation_table=table,
+        verbose=False,
+    )
     assert program is not None
     return program
 
@@ -520,6 +531,39 @@ def test_clamps(bounds: tuple[Any, Any]) -> None:
     expected = X.clamp(float(bounds[0]), bounds[1])
     agree(clamps.clamped(torch.clamp, (X, *bounds), {}), expected, "same values", torch.float32)
     assert clamps.clamped(torch.clamp, (X, 0.0, 0.5), {}) is None
+
+
+def test_splits_by_a_size() -> None:
+    def parts(split: Any) -> Any:
+        return lambda x: torch.cat(split(torch.cat((x, 2 * x)), x.shape[0]), -1)
+
+    with pytest.raises(Exception, match="pecializ"):
+        export(parts(torch.split))
+    program = export(parts(lambda *args: splits.parts(torch.split, args, {})))
+    assert torch.equal(program.module()(X[:2]), parts(torch.split)(X[:2]))
+
+
+def test_groups_by_a_size() -> None:
+    def convolved(convolve: Any) -> Any:
+        return lambda x: convolve(x[None], torch.ones(x.shape[0], 1, 3), None, 1, 0, 1, x.shape[0])
+
+    with pytest.raises(Exception, match="Unsupported attribute"), without_exporter_output():
+        _onnx(convolved(torch.conv1d))
+    with pytest.raises(Exception, match="specialized it to be a constant"):  # which says what is wrong
+        export(convolved(lambda *args: grouped.convolved(torch.conv1d, args, {})))
+
+
+def test_index_put_by_int32() -> None:
+    def put(x: Tensor) -> Tensor:
+        index = torch.arange(x.shape[0], dtype=torch.int32)
+        return torch.zeros_like(x).index_put((index,), x)
+
+    with without_exporter_output():
+        node = next(node for node in _onnx(put).model.graph.all_nodes() if node.op_type == "ScatterND")
+        assert node.inputs[1].dtype == ir.DataType.INT32
+        table = dict.fromkeys(index_put.OPERATORS, index_put.index_put)
+        node = next(node for node in _onnx(put, table=table).model.graph.all_nodes() if node.op_type == "ScatterND")
+        assert node.inputs[1].dtype == ir.DataType.INT64
 
 
 def test_shapes() -> None:
