@@ -420,6 +420,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "real-weights": real_weights,
     "packages": packages.table,
     "packages-third": packages.third,
+    "packages-fourth": packages.fourth,
     "packages-line": packages.sentence,
     "refusals": refusals,
     "followed": followed,

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import torch
 
-from posexport.base.spec import BATCH, CARRIED, InputSpec, Interface, OutputSpec, Padding, compared_outputs
+from posexport.base.spec import BATCH, CARRIED, TOKENS, InputSpec, Interface, OutputSpec, Padding, compared_outputs
 from posexport.base.targets.dtypes import BY_PRECISION, MODEL_DTYPE
 from posexport.base.targets.precisions import PrecisionName
 from posexport.errors import PosexportError
@@ -33,15 +33,21 @@ from posexport.sources.source import Source
 #: elements of an output that make its largest error a matter of course
 ENOUGH = 8192
 #: the most additional draws, and tokens in all of them: of every length, and of one where something fails
-MOST, TOKENS, MOST_TOKENS = 32, 512, 2048
+MOST, FEW_TOKENS, MOST_TOKENS = 32, 512, 2048
 
 
-def more_draws(point: GridPoint, model: Interface, tokens: int = MOST_TOKENS) -> int:
+def more_draws(point: GridPoint, model: Interface, tokens: int = MOST_TOKENS, found: Sequence[int] = ()) -> int:
     """How many points like ``point`` PyTorch is measured on besides the grid's; 0 where the outputs are large.
 
-    ``tokens``: the most in all of them, frames of sound and other positions of inputs included.
+    ``tokens``: the most in all of them, frames of sound and other positions of inputs included. ``found``: elements that
+    each output had, of which the axes may be no input's.
     """
-    few = min(elements(point, model.inputs, spec) for spec in compared_outputs(model))
+    outputs = compared_outputs(model)
+    counted = [elements(point, model.inputs, spec) for spec in outputs]
+    few = min(
+        count if set(spec.axes) & set(TOKENS) else max(count, size)
+        for spec, count, size in zip(outputs, counted, found or counted, strict=True)
+    )
     longest = max([point.tokens, *(size for spec in model.inputs for size in _positions(spec, point))])
     return max(0, min(MOST, ENOUGH // max(1, few) - 1, tokens // (point.batch * longest)))
 
@@ -61,9 +67,10 @@ def baseline_errors(
     baseline: Callable[[Feeds], list[Array]],
     ragged: Padding | None = "ragged",
     tokens: int = MOST_TOKENS,
+    found: Sequence[int] = (),
 ) -> list[float]:
     """PyTorch's largest error for each output over `more_draws` like ``point``, run as one batch."""
-    inputs, outputs, times = model.inputs, compared_outputs(model), more_draws(point, model, tokens)
+    inputs, outputs, times = model.inputs, compared_outputs(model), more_draws(point, model, tokens, found)
     largest = [0.0] * len(outputs)
     masked = token_mask(point, inputs) is not None
     paddings: list[Padding] = ["none"]
@@ -118,6 +125,8 @@ class DefinitionReference:
         self._fresh = False
         self._first: tuple[GridPoint, str] | None = None
         self._points: Sequence[GridPoint] = ()
+        #: elements of the outputs, by length
+        self._elements: dict[int, list[int]] = {}
         self._copy()
 
     def _copy(self) -> None:
@@ -180,6 +189,7 @@ class DefinitionReference:
         if calls:
             truth, baseline = (partial(in_calls, run, model=source, calls=calls) for run in (self.truth, self.baseline))
         y64s = truth(feeds)
+        self._elements[point.length] = [y64.size for y64 in y64s]
         may_be_zero = any(bool(y64.any()) for y64 in y64s)
         dtype = MODEL_DTYPE.name if self.precision == MODEL_DTYPE.precision else None
         # one precision's outputs at a time: logits over a vocabulary are large
@@ -200,7 +210,7 @@ class DefinitionReference:
         """Over the points of a length, and over more draws where outputs are small."""
         largest: dict[tuple[int, str], float] = defaultdict(float)
         of_points = ((value.point.length, value.truth.output, value.truth.baseline.error) for value in values)
-        more = self._more(progress, MOST_TOKENS if thorough else TOKENS)
+        more = self._more(progress, MOST_TOKENS if thorough else FEW_TOKENS)
         for length, output, error in (*of_points, *more):
             # a reference that cannot be measured must not excuse the model
             largest[length, output] = max(largest[length, output], error if np.isfinite(error) else 0.0)
@@ -216,7 +226,8 @@ class DefinitionReference:
                 done, len(lengths), f"PyTorch {self.precision} against float64, more inputs of length {point.length}"
             )
             ragged = source.limits.ragged
-            errors = baseline_errors(point, source, self.whole_truth, self.whole_baseline, ragged, tokens)
+            found = self._elements.get(point.length, ())
+            errors = baseline_errors(point, source, self.whole_truth, self.whole_baseline, ragged, tokens, found)
             yield from (
                 (point.length, spec.name, error) for spec, error in zip(compared_outputs(source), errors, strict=True)
             )
