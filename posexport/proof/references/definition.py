@@ -39,8 +39,8 @@ MOST, FEW_TOKENS, MOST_TOKENS = 32, 512, 2048
 def more_draws(point: GridPoint, model: Interface, tokens: int = MOST_TOKENS, found: Sequence[int] = ()) -> int:
     """How many points like ``point`` PyTorch is measured on besides the grid's; 0 where the outputs are large.
 
-    ``tokens``: the most in all of them, frames of sound and other positions of inputs included. ``found``: elements that
-    each output had, of which the axes may be no input's.
+    ``tokens``: the most in all of them, frames of sound and other positions of inputs included. ``found``: elements of
+    each output at the point, of which the axes may be no input's.
     """
     outputs = compared_outputs(model)
     counted = [elements(point, model.inputs, spec) for spec in outputs]
