@@ -5,6 +5,7 @@ few elements: over 200 draws of a right model with three labels, PyTorch's and O
 same median (0.9e-6) and largest value (2.2e-6, 2.5e-6): seven are chance.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -34,6 +35,8 @@ from posexport.sources.source import Source
 ENOUGH = 8192
 #: the most additional draws, and tokens in all of them: of every length, and of one where something fails
 MOST, FEW_TOKENS, MOST_TOKENS = 32, 512, 2048
+#: tokens, pixels and the like of further draws that PyTorch computes at once
+_POSITIONS = 16384
 
 
 def more_draws(point: GridPoint, model: Interface, tokens: int = MOST_TOKENS, found: Sequence[int] = ()) -> int:
@@ -69,7 +72,7 @@ def baseline_errors(
     tokens: int = MOST_TOKENS,
     found: Sequence[int] = (),
 ) -> list[float]:
-    """PyTorch's largest error for each output over `more_draws` like ``point``, run as one batch."""
+    """PyTorch's largest error for each output over `more_draws` like ``point``, run as batches of `_POSITIONS`."""
     inputs, outputs, times = model.inputs, compared_outputs(model), more_draws(point, model, tokens, found)
     largest = [0.0] * len(outputs)
     masked = token_mask(point, inputs) is not None
@@ -79,8 +82,10 @@ def baseline_errors(
         paddings = [ragged] if tokens < MOST_TOKENS else ["none", ragged]
     for padding in paddings if times else []:
         many = msgspec.structs.replace(point, batch=times * point.batch, padding=padding)
-        feeds = draw(many, inputs)
-        for index, (spec, y, y64) in enumerate(zip(outputs, baseline(feeds), truth(feeds), strict=True)):
+        feeds, draws = draw(many, inputs), min(times, _draws_at_once(point, inputs))
+        parts_of_rows = [slice(n * point.batch, (n + draws) * point.batch) for n in range(0, times, draws)]
+        by_row = (_in_parts(run, feeds, model, parts_of_rows) for run in (baseline, truth))
+        for index, (spec, y, y64) in enumerate(zip(outputs, *by_row, strict=True)):
             keep = token_mask(many, inputs, spec)
             parts: Array | list[Array] = np.arange(many.batch).reshape(times, point.batch) if BATCH in spec.axes else []
             measured = [
@@ -94,6 +99,28 @@ def baseline_errors(
                 [largest[index], *(error.error * error.scale / max(error.scale, usual) for error in sound)]
             )
     return largest
+
+
+def _draws_at_once(point: GridPoint, inputs: Sequence[InputSpec]) -> int:
+    """How many draws like ``point`` are one batch: of films few. All, where an input has no row for each of a batch."""
+    if not all(BATCH in spec.axes for spec in inputs):
+        return MOST
+    positions = max([point.tokens, *(math.prod(_positions(spec, point)) for spec in inputs)])
+    return max(1, _POSITIONS // (point.batch * positions))
+
+
+def _in_parts(
+    run: Callable[[Feeds], list[Array]], feeds: Feeds, model: Interface, parts: Sequence[slice]
+) -> list[Array]:
+    """``run(feeds)``, a part of the rows after the other."""
+    if len(parts) == 1:
+        return run(feeds)
+    batched = {spec.name: spec.axes.index(BATCH) for spec in model.inputs}
+    found = [run({name: x[(slice(None),) * batched[name] + (rows,)] for name, x in feeds.items()}) for rows in parts]
+    return [
+        np.concatenate(ys, spec.axes.index(BATCH)) if BATCH in spec.axes else ys[0]
+        for spec, ys in zip(compared_outputs(model), zip(*found, strict=True), strict=True)
+    ]
 
 
 def _take(array: Array, spec: OutputSpec, rows: Array) -> Array:
