@@ -27,9 +27,9 @@ def embeddings_input(graphs: Sequence[PartSpec]) -> InputSpec:
     makers = [graph for graph in graphs if any(spec.name == EMBEDS for spec in graph.outputs)]
     readers = [spec for graph in graphs for spec in graph.inputs if spec.name == EMBEDS]
     if not makers or not readers:
-        raise PosexportError(
-            f"this bundle takes token ids and no {EMBEDS}; convert it again with --input embeddings, or give ids"
-        )
+        # models of several graphs are not converted so
+        again = "" if len(graphs) > 1 else "convert it again with --input embeddings, or "
+        raise PosexportError(f"this bundle takes token ids and no {EMBEDS}; {again}give ids")
     if further := [spec.name for spec in makers[0].outputs if spec.name != EMBEDS]:
         raise PosexportError(f"this bundle's decoder reads {further[0]} of the ids too, beside {EMBEDS}; give ids")
     return readers[0]
