@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.modules import transformer
 
 from posexport.base.targets.target import target_names
@@ -139,18 +138,3 @@ def test_torch_is_left_as_it_was() -> None:
             raise PosexportError
         assert torch.backends.mha.get_fastpath_enabled() == enabled
     assert before == (torch.SymBool.__bool__, ShapeEnv._set_replacement, transformer._detect_is_causal_mask)
-
-
-# PyTorch warns of them once in a process
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_the_reference_packs_no_nested_tensor() -> None:
-    """With nested tensors what is padded comes back as zeros, and which columns come back is PyTorch's to say."""
-    layer = nn.TransformerEncoderLayer(12, 2, 20, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=True).eval()
-    padded = torch.zeros(2, 7, dtype=torch.bool)
-    padded[:, 5:] = True
-    x = torch.randn(2, 7, 12)
-    with torch.no_grad():
-        assert not encoder(x, src_key_padding_mask=padded)[:, 5:].any()
-        with as_exported():
-            assert encoder(x, src_key_padding_mask=padded)[:, 5:].all()
