@@ -8,7 +8,6 @@ or an error names the missing library. Nodes without a kernel of the provider st
 import mmap
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -101,8 +100,29 @@ def make_session(
     return session
 
 
-#: `make_session` with the options of bundles, shared by inference and proof; only ``spinning`` differs
-bundle_session = partial(make_session, denormals=False)
+def bundle_session(
+    model: Path | bytes,
+    *,
+    provider: str = DEFAULT_PROVIDER,
+    threads: int = 0,
+    level: str = "all",
+    profile: Path | None = None,
+    spinning: bool = True,
+    weights: Path | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+) -> "InferenceSession":
+    """`make_session` with the options of bundles, shared by inference and proof; only ``spinning`` differs."""
+    return make_session(
+        model,
+        provider=provider,
+        threads=threads,
+        level=level,
+        profile=profile,
+        spinning=spinning,
+        denormals=False,
+        weights=weights,
+        provider_options=provider_options,
+    )
 
 
 def numeric_options(
