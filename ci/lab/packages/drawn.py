@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ci.lab.packages.modules import Case, case, constructor, floats, ids
+from ci.lab.packages.modules import Case, around, case, constructor, floats, ids
 
 constructor(
     "diffusers_dit",
@@ -307,15 +307,12 @@ def timesfm_layer() -> Case:
     from timesfm.configs import TransformerConfig
     from timesfm.torch.transformer import Transformer
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Transformer(TransformerConfig(40, 64, 5, "rms", "rms", "rms", False, True, "swish", True))
+    model = Transformer(TransformerConfig(40, 64, 5, "rms", "rms", "rms", False, True, "swish", True))
 
-        def forward(self, x: Tensor, patch_mask: Tensor) -> Any:
-            return self.model(x, patch_mask)[0]
+    def forward(self: Any, x: Tensor, patch_mask: Tensor) -> Any:
+        return self.model(x, patch_mask)[0]
 
-    return Wrapped(), {"x": floats(2, 17, 40), "patch_mask": torch.zeros(2, 17, dtype=torch.bool)}
+    return around(model, forward), {"x": floats(2, 17, 40), "patch_mask": torch.zeros(2, 17, dtype=torch.bool)}
 
 
 constructor("tabm_ensemble", "tabm", "tabm:TabM.make", x_num=(3, 6), x_cat=lambda: torch.randint(0, 4, (3, 2)))(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ci.lab.packages.modules import Case, case, constructor, floats, ids
+from ci.lab.packages.modules import Case, around, case, constructor, floats, ids
 
 
 @case("torchvision")
@@ -226,36 +226,33 @@ def darts_tide() -> Case:
     from darts.models.forecasting.tide_model import _TideModule
     from darts.utils.data.torch_datasets.utils import PLModuleInput
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = _TideModule(
-                input_dim=5,
-                output_dim=2,
-                future_cov_dim=3,
-                static_cov_dim=0,
-                nr_params=1,
-                num_encoder_layers=1,
-                num_decoder_layers=1,
-                decoder_output_dim=8,
-                hidden_size=32,
-                temporal_decoder_hidden=16,
-                temporal_width_past=4,
-                temporal_width_future=4,
-                temporal_hidden_size_past=16,
-                temporal_hidden_size_future=16,
-                use_layer_norm=True,
-                dropout=0.1,
-                input_chunk_length=24,
-                output_chunk_length=6,
-                use_reversible_instance_norm=True,
-                train_sample_shape={"past_target": (24, 2)},
-            )
+    model = _TideModule(
+        input_dim=5,
+        output_dim=2,
+        future_cov_dim=3,
+        static_cov_dim=0,
+        nr_params=1,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        decoder_output_dim=8,
+        hidden_size=32,
+        temporal_decoder_hidden=16,
+        temporal_width_past=4,
+        temporal_width_future=4,
+        temporal_hidden_size_past=16,
+        temporal_hidden_size_future=16,
+        use_layer_norm=True,
+        dropout=0.1,
+        input_chunk_length=24,
+        output_chunk_length=6,
+        use_reversible_instance_norm=True,
+        train_sample_shape={"past_target": (24, 2)},
+    )
 
-        def forward(self, past: Tensor, known: Tensor, future: Tensor) -> Any:
-            return self.model(PLModuleInput(past, None, known, future, None, None))
+    def forward(self: Any, past: Tensor, known: Tensor, future: Tensor) -> Any:
+        return self.model(PLModuleInput(past, None, known, future, None, None))
 
-    return Wrapped(), {"past": floats(3, 24, 2), "known": floats(3, 24, 3), "future": floats(3, 6, 3)}
+    return around(model, forward), {"past": floats(3, 24, 2), "known": floats(3, 24, 3), "future": floats(3, 6, 3)}
 
 
 @case("darts")
@@ -263,29 +260,26 @@ def darts_transformer() -> Case:
     from darts.models.forecasting.transformer_model import _TransformerModule
     from darts.utils.data.torch_datasets.utils import PLModuleInput
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = _TransformerModule(
-                input_size=2,
-                output_size=2,
-                nr_params=1,
-                d_model=40,
-                nhead=5,
-                num_encoder_layers=1,
-                num_decoder_layers=1,
-                dim_feedforward=64,
-                dropout=0.1,
-                activation="relu",
-                input_chunk_length=24,
-                output_chunk_length=6,
-                train_sample_shape={"past_target": (24, 2)},
-            )
+    model = _TransformerModule(
+        input_size=2,
+        output_size=2,
+        nr_params=1,
+        d_model=40,
+        nhead=5,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        dim_feedforward=64,
+        dropout=0.1,
+        activation="relu",
+        input_chunk_length=24,
+        output_chunk_length=6,
+        train_sample_shape={"past_target": (24, 2)},
+    )
 
-        def forward(self, past: Tensor) -> Any:
-            return self.model(PLModuleInput(past, None, None, None, None, None))
+    def forward(self: Any, past: Tensor) -> Any:
+        return self.model(PLModuleInput(past, None, None, None, None, None))
 
-    return Wrapped(), {"past": floats(3, 24, 2)}
+    return around(model, forward), {"past": floats(3, 24, 2)}
 
 
 @case("recbole")
@@ -327,16 +321,13 @@ constructor("nnaudio_cqt", "nnaudio", "nnAudio.features:CQT2010v2", x=(2, 4000))
 def tabpfn_v2() -> Case:
     from tabpfn.architectures.tabpfn_v2 import TabPFNV2, TabPFNV2Config
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            config = TabPFNV2Config(max_num_classes=3, num_buckets=10, emsize=48, nlayers=2, nhead=4)
-            self.model = TabPFNV2(config=config, n_out=3)
+    config = TabPFNV2Config(max_num_classes=3, num_buckets=10, emsize=48, nlayers=2, nhead=4)
+    model = TabPFNV2(config=config, n_out=3)
 
-        def forward(self, x: Tensor, y: Tensor) -> Any:
-            return self.model(x, y)
+    def forward(self: Any, x: Tensor, y: Tensor) -> Any:
+        return self.model(x, y)
 
-    return Wrapped(), {"x": floats(19, 1, 6), "y": torch.randint(0, 3, (12,)).float()}
+    return around(model, forward), {"x": floats(19, 1, 6), "y": torch.randint(0, 3, (12,)).float()}
 
 
 constructor("tabpfn_block", "tabpfn", "tabpfn.architectures.tabpfn_v2_6:AlongRowAttention", x_BrSE=(5, 9, 48))(
@@ -397,15 +388,12 @@ constructor(
 def deepchem_graph() -> Case:
     from deepchem.models.torch_models.layers import MolGANEncoderLayer
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = MolGANEncoderLayer(units=[(32, 24), 40], nodes=5, edges=4)
+    model = MolGANEncoderLayer(units=[(32, 24), 40], nodes=5, edges=4)
 
-        def forward(self, adjacency: Tensor, nodes: Tensor) -> Any:
-            return self.model([adjacency, nodes])
+    def forward(self: Any, adjacency: Tensor, nodes: Tensor) -> Any:
+        return self.model([adjacency, nodes])
 
-    return Wrapped(), {"adjacency": floats(2, 9, 9, 4), "nodes": floats(2, 9, 5)}
+    return around(model, forward), {"adjacency": floats(2, 9, 9, 4), "nodes": floats(2, 9, 5)}
 
 
 @case("mattersim")
@@ -437,31 +425,25 @@ constructor(
 def scvi_encoder() -> Case:
     from scvi.nn import Encoder
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Encoder(50, 10, n_cat_list=[3], n_layers=2, n_hidden=32)
+    model = Encoder(50, 10, n_cat_list=[3], n_layers=2, n_hidden=32)
 
-        def forward(self, x: Tensor, batch_index: Tensor) -> Any:
-            mean, variance, _ = self.model(torch.log1p(x), batch_index)
-            return mean, variance
+    def forward(self: Any, x: Tensor, batch_index: Tensor) -> Any:
+        mean, variance, _ = self.model(torch.log1p(x), batch_index)
+        return mean, variance
 
-    return Wrapped(), {"x": torch.rand(4, 50) * 20, "batch_index": torch.tensor([[0], [1], [2], [1]])}
+    return around(model, forward), {"x": torch.rand(4, 50) * 20, "batch_index": torch.tensor([[0], [1], [2], [1]])}
 
 
 @case("scvi-tools")
 def scvi_decoder() -> Case:
     from scvi.nn import DecoderSCVI
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = DecoderSCVI(10, 50, n_cat_list=[3], n_layers=2, n_hidden=32)
+    model = DecoderSCVI(10, 50, n_cat_list=[3], n_layers=2, n_hidden=32)
 
-        def forward(self, z: Tensor, library: Tensor, batch_index: Tensor) -> Any:
-            return self.model("gene-cell", z, library, batch_index)
+    def forward(self: Any, z: Tensor, library: Tensor, batch_index: Tensor) -> Any:
+        return self.model("gene-cell", z, library, batch_index)
 
-    return Wrapped(), {
+    return around(model, forward), {
         "z": floats(4, 10),
         "library": torch.rand(4, 1) * 3,
         "batch_index": torch.tensor([[0], [1], [2], [1]]),

@@ -58,6 +58,17 @@ def constructor(
     return add
 
 
+class _Around(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+
+def around(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
+    """A module with this forward, which calls ``self.model``."""
+    return type("Wrapped", (_Around,), {"forward": forward})(model)  # type: ignore[no-any-return]
+
+
 def floats(*shape: int) -> Tensor:
     return torch.randn(*shape)
 
@@ -212,15 +223,12 @@ def chronos_bolt() -> Case:
         "use_reg_token": True,
     }
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = ChronosBoltModelForForecasting(c)
+    model = ChronosBoltModelForForecasting(c)
 
-        def forward(self, context: Tensor) -> Any:
-            return self.model(context=context).quantile_preds
+    def forward(self: Any, context: Tensor) -> Any:
+        return self.model(context=context).quantile_preds
 
-    return Wrapped(), {"context": floats(2, 40)}
+    return around(model, forward), {"context": floats(2, 40)}
 
 
 constructor("conformer", "conformer", "conformer:Conformer", x=(2, 17, 40))(40, depth=2, dim_head=8, heads=5)
@@ -307,17 +315,12 @@ constructor("enformer_attention", "enformer-pytorch", "enformer_pytorch.modeling
 def itransformer() -> Case:
     from iTransformer import iTransformer
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = iTransformer(
-                num_variates=7, lookback_len=24, dim=40, depth=2, heads=5, dim_head=8, pred_length=6
-            )
+    model = iTransformer(num_variates=7, lookback_len=24, dim=40, depth=2, heads=5, dim_head=8, pred_length=6)
 
-        def forward(self, x: Tensor) -> Any:
-            return self.model(x)
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.model(x)
 
-    return Wrapped(), {"x": floats(2, 24, 7)}
+    return around(model, forward), {"x": floats(2, 24, 7)}
 
 
 constructor("mega", "mega-pytorch", "mega_pytorch:Mega", x=lambda: ids(90, 2, 17))(
@@ -345,41 +348,33 @@ constructor("charformer", "charformer-pytorch", "charformer_pytorch:GBST", x=lam
 def espnet_conformer() -> Case:
     from espnet.nets.pytorch_backend.conformer.encoder import Encoder
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Encoder(
-                idim=20,
-                attention_dim=40,
-                attention_heads=5,
-                linear_units=64,
-                num_blocks=2,
-                input_layer="linear",
-                pos_enc_layer_type="rel_pos",
-                selfattention_layer_type="rel_selfattn",
-            )
+    model = Encoder(
+        idim=20,
+        attention_dim=40,
+        attention_heads=5,
+        linear_units=64,
+        num_blocks=2,
+        input_layer="linear",
+        pos_enc_layer_type="rel_pos",
+        selfattention_layer_type="rel_selfattn",
+    )
 
-        def forward(self, xs: Tensor) -> Any:
-            return self.model(xs, None)[0]
+    def forward(self: Any, xs: Tensor) -> Any:
+        return self.model(xs, None)[0]
 
-    return Wrapped(), {"xs": floats(2, 17, 20)}
+    return around(model, forward), {"xs": floats(2, 17, 20)}
 
 
 @case("espnet")
 def espnet_transformer() -> Case:
     from espnet.nets.pytorch_backend.transformer.encoder import Encoder
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Encoder(
-                idim=20, attention_dim=40, attention_heads=5, linear_units=64, num_blocks=2, input_layer="linear"
-            )
+    model = Encoder(idim=20, attention_dim=40, attention_heads=5, linear_units=64, num_blocks=2, input_layer="linear")
 
-        def forward(self, xs: Tensor, mask: Tensor) -> Any:
-            return self.model(xs, mask[:, None, :])[0]
+    def forward(self: Any, xs: Tensor, mask: Tensor) -> Any:
+        return self.model(xs, mask[:, None, :])[0]
 
-    return Wrapped(), {"xs": floats(2, 17, 20), "mask": torch.ones(2, 17, dtype=torch.bool)}
+    return around(model, forward), {"xs": floats(2, 17, 20), "mask": torch.ones(2, 17, dtype=torch.bool)}
 
 
 @case("torchscale")
@@ -398,15 +393,12 @@ def torchscale_encoder() -> Case:
         no_output_layer=True,
     )
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Encoder(c)
+    model = Encoder(c)
 
-        def forward(self, x: Tensor) -> Any:
-            return self.model(src_tokens=None, token_embeddings=x)["encoder_out"]
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.model(src_tokens=None, token_embeddings=x)["encoder_out"]
 
-    return Wrapped(), {"x": floats(2, 17, 40)}
+    return around(model, forward), {"x": floats(2, 17, 40)}
 
 
 @case("torchscale")
@@ -423,15 +415,12 @@ def torchscale_retention() -> Case:
         vocab_size=90,
     )
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = RetNetDecoder(c, embed_tokens=nn.Embedding(90, 40))
+    model = RetNetDecoder(c, embed_tokens=nn.Embedding(90, 40))
 
-        def forward(self, tokens: Tensor) -> Any:
-            return self.model(tokens)[0]
+    def forward(self: Any, tokens: Tensor) -> Any:
+        return self.model(tokens)[0]
 
-    return Wrapped(), {"tokens": ids(90, 2, 17)}
+    return around(model, forward), {"tokens": ids(90, 2, 17)}
 
 
 @case("pytorch-transformers")
@@ -511,22 +500,19 @@ def litgpt_llama() -> Case:
 def hiera() -> Case:
     from sam2.modeling.backbones.hieradet import Hiera
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Hiera(
-                embed_dim=24,
-                num_heads=1,
-                stages=(1, 2, 2, 1),
-                global_att_blocks=(4,),
-                window_spec=(8, 4, 4, 2),
-                window_pos_embed_bkg_spatial_size=(4, 4),
-            )
+    model = Hiera(
+        embed_dim=24,
+        num_heads=1,
+        stages=(1, 2, 2, 1),
+        global_att_blocks=(4,),
+        window_spec=(8, 4, 4, 2),
+        window_pos_embed_bkg_spatial_size=(4, 4),
+    )
 
-        def forward(self, x: Tensor) -> Any:
-            return self.model(x)[-1]
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.model(x)[-1]
 
-    return Wrapped(), {"x": floats(2, 3, 64, 64)}
+    return around(model, forward), {"x": floats(2, 3, 64, 64)}
 
 
 @case("rotary-embedding-torch")
@@ -585,15 +571,12 @@ def curated_falcon() -> Case:
     )
     from curated_transformers.layers import AttentionMask
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = FalconCausalLM(c)
+    model = FalconCausalLM(c)
 
-        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
-            return self.model(input_ids, AttentionMask(attention_mask)).logits
+    def forward(self: Any, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        return self.model(input_ids, AttentionMask(attention_mask)).logits
 
-    return Wrapped(), {"input_ids": ids(90, 2, 17), "attention_mask": torch.ones(2, 17, dtype=torch.bool)}
+    return around(model, forward), {"input_ids": ids(90, 2, 17), "attention_mask": torch.ones(2, 17, dtype=torch.bool)}
 
 
 constructor("h_transformer", "h-transformer-1d", "h_transformer_1d:HTransformer1D", x=lambda: ids(90, 2, 32))(
