@@ -13,7 +13,6 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.modules.live_module import module_source
 from posexport.modules.value_branches import ways_that_fit
-from tests.small import proven
 from tests.tolerances import agree
 
 VOCAB, D, HEADS, PAD = 53, 40, 5, 1
@@ -143,7 +142,8 @@ def converted(
     tmp_path: Path, module: nn.Module, inputs: dict[str, Tensor], lengths: list[int] | None = None
 ) -> posexport.Session:
     torch.manual_seed(0)
-    proven(module.eval(), tmp_path / "b", example_inputs=inputs, lengths=lengths, threads=1)
+    done = posexport.convert(module.eval(), tmp_path / "b", example_inputs=inputs, lengths=lengths, threads=1)
+    assert done.good, done.to_text()
     return posexport.load(tmp_path / "b")
 
 
@@ -258,7 +258,10 @@ def test_a_constant_number_is_an_output(tmp_path: Path) -> None:
 def test_a_number_for_a_batch_is_an_output(tmp_path: Path) -> None:
     module = Scaled(loss=True)
     torch.manual_seed(0)
-    done = proven(module.eval(), tmp_path / "b", example_inputs={"tokens": ids()}, lengths=[1, 9], force=True)
+    done = posexport.convert(
+        module.eval(), tmp_path / "b", example_inputs={"tokens": ids()}, lengths=[1, 9], force=True
+    )
+    assert done.good, done.to_text()
     assert "scale: one number for the whole batch, which changes with every row of it" in done.remarks
     got = posexport.load(tmp_path / "b").run({"tokens": ids(13).numpy()})["scale"]
     with torch.no_grad():
