@@ -121,7 +121,7 @@ def is_continued(messages: Sequence[Message], option: bool | None) -> bool:
     return bool(messages[-1]["role"] == "assistant") if option is None else option
 
 
-def with_completion(item: Any, text: str, option: bool | None) -> Any:
+def continued(item: Any, text: str, option: bool | None) -> Any:
     """A text or the messages of a chat, with what was generated; ``option``: as of `is_continued`."""
     if isinstance(item, str):
         return item + text

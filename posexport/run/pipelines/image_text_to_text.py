@@ -13,8 +13,8 @@ from posexport.run.pipelines.generating import (
     ChatOptions,
     Conversation,
     GeneratingPipeline,
+    continued,
     is_message,
-    with_completion,
     with_conversations,
 )
 from posexport.run.pipelines.images import opened_picture
@@ -135,9 +135,8 @@ class ImageTextToText(GeneratingPipeline):
             if return_tensors:
                 return {"input_text": shown, "generated_token_ids": ids}
             text = self._new_text(completion.prompt_tokens, ids, shows)
-            if return_full_text is not False:
-                text = with_completion(prompt.shown, text, chat.continue_final_message)
-            return {"input_text": shown, "generated_text": text}
+            whole = text if return_full_text is False else continued(prompt.shown, text, chat.continue_final_message)
+            return {"input_text": shown, "generated_text": whole}
 
         answers: list[Any] = []
         for start in range(0, len(items), size):

@@ -9,8 +9,8 @@ from posexport.run.pipelines.generating import (
     ChatOptions,
     Conversation,
     GeneratingPipeline,
+    continued,
     stated_by,
-    with_completion,
     with_conversations,
 )
 from posexport.run.pipelines.text_pipeline import tokenizer_options
@@ -98,7 +98,7 @@ class TextGeneration(GeneratingPipeline):
                 for completion in completions
             ]
             if return_full_text is not False:
-                texts = [with_completion(item, text, chat.continue_final_message) for text in texts]
+                texts = [continued(item, text, chat.continue_final_message) for text in texts]
             answers.append([{"generated_text": text} for text in texts])
         return answers
 
