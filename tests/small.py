@@ -1,17 +1,26 @@
 """Small sources that several tests build."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 from torch import Tensor, nn
 
+import posexport
 from posexport.base.options.recipe import Recipe
+from posexport.base.targets.target import Target
+from posexport.conversion.export.context import of_source
 from posexport.conversion.export.negotiate import DEFAULT_OPSET
+from posexport.conversion.export.trace import trace
 from posexport.encodings import encoding as registry
 from posexport.encodings.build import describe
 from posexport.errors import PosexportError
+from posexport.graph.passes import pipeline
+from posexport.graph.passes.graph_pass import PassResult
+from posexport.modules.live_module import module_source
 from posexport.sources import builtin
 from posexport.sources.source import Source
 
@@ -32,6 +41,22 @@ def source(encoding: str, *settings: str, task: str | None = None) -> Source:
 def recipe(**options: Any) -> Recipe:
     """Resolved options as a conversion would have them."""
     return Recipe(**{"task": "features", "opset": DEFAULT_OPSET, **options})
+
+
+def after_recognition(
+    module: nn.Module, inputs: dict[str, Tensor], opset: int
+) -> tuple[ir.Model, dict[str, PassResult]]:
+    """The traced graph of a module behind the passes that recognise, and what they report."""
+    source = module_source(module.eval(), inputs)
+    graph = trace(source, opset)
+    return graph, pipeline.run(graph, of_source(source, Target()), ["recognise"])
+
+
+def proven(source: Any, folder: Path, **options: Any) -> posexport.Conversion:
+    """`posexport.convert` of a module or another source; its proof passed."""
+    done = posexport.convert(source.eval() if isinstance(source, nn.Module) else source, folder, **options)
+    assert done.good, done.to_text()
+    return done
 
 
 def in_short(rows: Iterable[Any], keep: Callable[..., bool]) -> list[Any]:

@@ -534,12 +534,7 @@ def _cut_by_transformers(tokens: list[int]) -> tuple[list[tuple[float, float, li
 def _compared(name: str, library: str, ours: np.ndarray, theirs: np.ndarray) -> Case:
     shown = [np.round(scores[0], 3).tolist() for scores in (ours, theirs)]
     return Case(
-        part="logits processors",
-        asked=name,
-        library=library,
-        ours=shown[0],
-        theirs=shown[1],
-        equal=close(ours, theirs),
+        part="logits processors", asked=name, library=library, ours=shown[0], theirs=shown[1], equal=close(ours, theirs)
     )
 
 

@@ -18,60 +18,41 @@ from posexport.run.images.folder import FILES, read_processor
 PICTURES = Path(__file__).parents[2] / "tests" / "answers" / "images"
 GOLDEN = PICTURES / "golden.json"
 CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+
+
+def of(kind: str, /, **settings: Any) -> dict[str, Any]:
+    return {"image_processor_type": kind, **settings}
+
+
+def sides(height: int, width: int) -> dict[str, int]:
+    return {"height": height, "width": width}
+
+
+def shortest(edge: int) -> dict[str, int]:
+    return {"shortest_edge": edge}
+
+
 #: preprocessor_config.json by what it is for; sizes are small and differ from each other
 SETTINGS: dict[str, dict[str, Any]] = {
-    "vit": {"image_processor_type": "ViTImageProcessor", "size": {"height": 24, "width": 20}},
+    "vit": of("ViTImageProcessor", size=sides(24, 20)),
     "vit-old": {
         "feature_extractor_type": "ViTFeatureExtractor",
         "size": 18,
         "resample": 3,
         "image_mean": [0.4, 0.5, 0.6],
     },
-    "vit-fast": {"image_processor_type": "ViTImageProcessorFast", "size": {"shortest_edge": 17}, "resample": 1},
-    "vit-longest": {"image_processor_type": "ViTImageProcessor", "size": {"shortest_edge": 19, "longest_edge": 25}},
-    "vit-max": {
-        "image_processor_type": "ViTImageProcessor",
-        "size": {"max_height": 21, "max_width": 33},
-        "resample": 0,
-    },
-    "vit-raw": {"image_processor_type": "ViTImageProcessor", "do_resize": False, "do_normalize": False},
-    "vit-unscaled": {
-        "image_processor_type": "ViTImageProcessor",
-        "size": {"height": 11, "width": 13},
-        "do_rescale": False,
-        "image_mean": 120.5,
-        "image_std": 60.25,
-        "resample": 5,
-    },
-    "vit-padded": {
-        "image_processor_type": "ViTImageProcessor",
-        "size": {"shortest_edge": 16},
-        "do_pad": True,
-        "pad_size": {"height": 40, "width": 44},
-    },
-    "vit-factor": {
-        "image_processor_type": "ViTImageProcessor",
-        "size": [15, 14],
-        "rescale_factor": 0.00784313725490196,
-        "resample": 4,
-    },
-    "beit": {
-        "image_processor_type": "BeitImageProcessor",
-        "size": 26,
-        "do_center_crop": True,
-        "crop_size": 22,
-        "do_reduce_labels": True,
-    },
-    "deit": {
-        "image_processor_type": "DeiTImageProcessor",
-        "size": {"height": 32, "width": 28},
-        "crop_size": {"height": 23, "width": 25},
-    },
-    "clip": {
-        "image_processor_type": "CLIPImageProcessor",
-        "size": {"shortest_edge": 22},
-        "crop_size": {"height": 19, "width": 17},
-    },
+    "vit-fast": of("ViTImageProcessorFast", size=shortest(17), resample=1),
+    "vit-longest": of("ViTImageProcessor", size={"shortest_edge": 19, "longest_edge": 25}),
+    "vit-max": of("ViTImageProcessor", size={"max_height": 21, "max_width": 33}, resample=0),
+    "vit-raw": of("ViTImageProcessor", do_resize=False, do_normalize=False),
+    "vit-unscaled": of(
+        "ViTImageProcessor", size=sides(11, 13), do_rescale=False, image_mean=120.5, image_std=60.25, resample=5
+    ),
+    "vit-padded": of("ViTImageProcessor", size=shortest(16), do_pad=True, pad_size=sides(40, 44)),
+    "vit-factor": of("ViTImageProcessor", size=[15, 14], rescale_factor=0.00784313725490196, resample=4),
+    "beit": of("BeitImageProcessor", size=26, do_center_crop=True, crop_size=22, do_reduce_labels=True),
+    "deit": of("DeiTImageProcessor", size=sides(32, 28), crop_size=sides(23, 25)),
+    "clip": of("CLIPImageProcessor", size=shortest(22), crop_size=sides(19, 17)),
     "clip-old": {
         "feature_extractor_type": "CLIPFeatureExtractor",
         "size": 21,
@@ -79,112 +60,58 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "image_mean": CLIP_MEAN,
         "image_std": CLIP_STD,
     },
-    "clip-small": {
-        "image_processor_type": "CLIPImageProcessor",
-        "size": {"shortest_edge": 12},
-        "crop_size": {"height": 31, "width": 26},
-    },
-    "clip-no-resize": {
-        "image_processor_type": "CLIPImageProcessor",
-        "do_resize": False,
-        "crop_size": {"height": 40, "width": 41},
-    },
-    "chinese-clip": {
-        "image_processor_type": "ChineseCLIPImageProcessor",
-        "size": {"height": 18, "width": 18},
-        "crop_size": 18,
-    },
-    "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 20, "width": 20}, "resample": 2},
-    "bit": {
-        "image_processor_type": "BitImageProcessor",
-        "size": {"shortest_edge": 25},
-        "crop_size": {"height": 22, "width": 22},
-    },
-    "blip": {"image_processor_type": "BlipImageProcessor", "size": {"height": 27, "width": 23}},
-    "convnext": {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 28}},
-    "convnext-pct": {"image_processor_type": "ConvNextImageProcessor", "size": 30, "crop_pct": 0.7},
-    "pvt": {"image_processor_type": "PvtImageProcessor", "size": {"height": 22, "width": 30}},
-    "segformer": {
-        "image_processor_type": "SegformerImageProcessor",
-        "size": {"height": 24, "width": 26},
-        "do_reduce_labels": True,
-    },
-    "efficientnet": {
-        "image_processor_type": "EfficientNetImageProcessor",
-        "size": {"height": 21, "width": 23},
-        "rescale_offset": True,
-    },
-    "efficientnet-crop": {
-        "image_processor_type": "EfficientNetImageProcessor",
-        "size": {"height": 30, "width": 29},
-        "do_center_crop": True,
-        "crop_size": {"height": 24, "width": 20},
-        "include_top": False,
-    },
-    "levit": {
-        "image_processor_type": "LevitImageProcessor",
-        "size": {"shortest_edge": 21},
-        "crop_size": {"height": 23, "width": 22},
-    },
-    "poolformer": {
-        "image_processor_type": "PoolFormerImageProcessor",
-        "size": {"shortest_edge": 20},
-        "crop_size": {"height": 20, "width": 20},
-    },
-    "poolformer-square": {
-        "image_processor_type": "PoolFormerImageProcessor",
-        "size": 20,
-        "crop_size": 18,
-        "crop_pct": 0.8,
-    },
-    "llava": {
-        "image_processor_type": "LlavaImageProcessor",
-        "size": {"shortest_edge": 20},
-        "crop_size": {"height": 20, "width": 20},
-        "do_pad": True,
-    },
-    "llava-next": {
-        "image_processor_type": "LlavaNextImageProcessor",
-        "size": {"shortest_edge": 12},
-        "crop_size": {"height": 12, "width": 12},
-        "image_grid_pinpoints": [[24, 24], [12, 48], [36, 12], [24, 36]],
-    },
-    "llava-onevision": {
-        "image_processor_type": "LlavaOnevisionImageProcessor",
-        "size": {"height": 14, "width": 14},
-        "image_grid_pinpoints": [[14, 14], [28, 14], [28, 28], [14, 70], [42, 28]],
-        "resample": 2,
-    },
-    "idefics3": {
-        "image_processor_type": "Idefics3ImageProcessor",
-        "size": {"longest_edge": 50},
-        "max_image_size": {"longest_edge": 16},
-    },
-    "smolvlm": {
-        "image_processor_type": "SmolVLMImageProcessorFast",
-        "size": {"longest_edge": 15},
-        "max_image_size": {"longest_edge": 15},
-        "resample": 3,
-    },
-    "idefics3-whole": {
-        "image_processor_type": "Idefics3ImageProcessor",
-        "size": {"longest_edge": 60},
-        "max_image_size": {"longest_edge": 18},
-        "do_image_splitting": False,
-    },
-    "gemma3": {"image_processor_type": "Gemma3ImageProcessorFast", "size": {"height": 21, "width": 19}},
-    "qwen2-vl": {
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "min_pixels": 900,
-        "max_pixels": 1500,
-        "patch_size": 6,
-    },
-    "qwen2-vl-size": {
-        "image_processor_type": "Qwen2VLImageProcessorFast",
-        "size": {"shortest_edge": 3000, "longest_edge": 6000},
-        "patch_size": 5,
-        "temporal_patch_size": 3,
-    },
+    "clip-small": of("CLIPImageProcessor", size=shortest(12), crop_size=sides(31, 26)),
+    "clip-no-resize": of("CLIPImageProcessor", do_resize=False, crop_size=sides(40, 41)),
+    "chinese-clip": of("ChineseCLIPImageProcessor", size=sides(18, 18), crop_size=18),
+    "siglip": of("SiglipImageProcessor", size=sides(20, 20), resample=2),
+    "bit": of("BitImageProcessor", size=shortest(25), crop_size=sides(22, 22)),
+    "blip": of("BlipImageProcessor", size=sides(27, 23)),
+    "convnext": of("ConvNextImageProcessor", size=shortest(28)),
+    "convnext-pct": of("ConvNextImageProcessor", size=30, crop_pct=0.7),
+    "pvt": of("PvtImageProcessor", size=sides(22, 30)),
+    "segformer": of("SegformerImageProcessor", size=sides(24, 26), do_reduce_labels=True),
+    "efficientnet": of("EfficientNetImageProcessor", size=sides(21, 23), rescale_offset=True),
+    "efficientnet-crop": of(
+        "EfficientNetImageProcessor",
+        size=sides(30, 29),
+        do_center_crop=True,
+        crop_size=sides(24, 20),
+        include_top=False,
+    ),
+    "levit": of("LevitImageProcessor", size=shortest(21), crop_size=sides(23, 22)),
+    "poolformer": of("PoolFormerImageProcessor", size=shortest(20), crop_size=sides(20, 20)),
+    "poolformer-square": of("PoolFormerImageProcessor", size=20, crop_size=18, crop_pct=0.8),
+    "llava": of("LlavaImageProcessor", size=shortest(20), crop_size=sides(20, 20), do_pad=True),
+    "llava-next": of(
+        "LlavaNextImageProcessor",
+        size=shortest(12),
+        crop_size=sides(12, 12),
+        image_grid_pinpoints=[[24, 24], [12, 48], [36, 12], [24, 36]],
+    ),
+    "llava-onevision": of(
+        "LlavaOnevisionImageProcessor",
+        size=sides(14, 14),
+        image_grid_pinpoints=[[14, 14], [28, 14], [28, 28], [14, 70], [42, 28]],
+        resample=2,
+    ),
+    "idefics3": of("Idefics3ImageProcessor", size={"longest_edge": 50}, max_image_size={"longest_edge": 16}),
+    "smolvlm": of(
+        "SmolVLMImageProcessorFast", size={"longest_edge": 15}, max_image_size={"longest_edge": 15}, resample=3
+    ),
+    "idefics3-whole": of(
+        "Idefics3ImageProcessor",
+        size={"longest_edge": 60},
+        max_image_size={"longest_edge": 18},
+        do_image_splitting=False,
+    ),
+    "gemma3": of("Gemma3ImageProcessorFast", size=sides(21, 19)),
+    "qwen2-vl": of("Qwen2VLImageProcessor", min_pixels=900, max_pixels=1500, patch_size=6),
+    "qwen2-vl-size": of(
+        "Qwen2VLImageProcessorFast",
+        size={"shortest_edge": 3000, "longest_edge": 6000},
+        patch_size=5,
+        temporal_patch_size=3,
+    ),
 }
 
 

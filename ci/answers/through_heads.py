@@ -46,63 +46,51 @@ def cases(work: Path) -> Iterator[Case]:
 
 def embedders(transformers: Any) -> dict[str, Callable[..., Any]]:
     from corpus import byte_level, wordpiece
-    from sentence_embedders import ALL, embedder, splade_of
+    from sentence_embedders import ALL, model_of, splade_of
     from torch import nn
 
-    encoder = partial(embedder, tokenizer=wordpiece, scale=0.3)
     left = partial(byte_level, side="left")
     return {
-        "eurobert-mean": partial(
-            encoder,
-            config=transformers.EuroBertConfig(**ENCODER, num_key_value_heads=2),
-            pooling="mean",
-            seed=61,
+        "eurobert-mean": model_of(
+            transformers.EuroBertConfig(**ENCODER, num_key_value_heads=2),
+            wordpiece,
+            "mean",
+            61,
+            scale=0.3,
             dense=[(17, True, nn.Tanh())],
             normalise=True,
             length=100,
             prompts={"query": "find: ", "document": ""},
         ),
-        "nomic-bert-all-poolings": partial(
-            encoder, config=transformers.NomicBertConfig(**ENCODER), pooling=ALL, seed=62, lower=True
+        "nomic-bert-all-poolings": model_of(
+            transformers.NomicBertConfig(**ENCODER), wordpiece, ALL, 62, scale=0.3, lower=True
         ),
-        "gte-cls": partial(
-            encoder, config=transformers.GteConfig(**ENCODER), pooling="cls", seed=63, similarity_fn_name="dot"
+        "gte-cls": model_of(
+            transformers.GteConfig(**ENCODER), wordpiece, "cls", 63, scale=0.3, similarity_fn_name="dot"
         ),
-        "jina-v3-prompt-excluded": partial(
-            encoder,
-            config=transformers.JinaEmbeddingsV3Config(**ENCODER),
-            pooling=("mean", "cls", "weightedmean"),
-            seed=64,
+        "jina-v3-prompt-excluded": model_of(
+            transformers.JinaEmbeddingsV3Config(**ENCODER),
+            wordpiece,
+            ("mean", "cls", "weightedmean"),
+            64,
+            scale=0.3,
             include_prompt=False,
             prompts=INSTRUCTIONS,
             default_prompt_name="query",
         ),
-        "modernbert-decoder-lasttoken": partial(
-            embedder,
-            config=transformers.ModernBertDecoderConfig(**{**DECODER, **LOCAL}),
-            tokenizer=left,
-            pooling="lasttoken",
-            seed=65,
+        "modernbert-decoder-lasttoken": model_of(
+            transformers.ModernBertDecoderConfig(**{**DECODER, **LOCAL}),
+            left,
+            "lasttoken",
+            65,
             scale=0.3,
             normalise=True,
         ),
         # every token attends to every other
-        "helium-bidirectional": partial(
-            embedder,
-            config=transformers.HeliumConfig(**DECODER, is_causal=False),
-            tokenizer=left,
-            pooling="mean",
-            seed=68,
-            scale=0.3,
+        "helium-bidirectional": model_of(
+            transformers.HeliumConfig(**DECODER, is_causal=False), left, "mean", 68, scale=0.3
         ),
-        "biogpt-weightedmean": partial(
-            embedder,
-            config=transformers.BioGptConfig(**DECODER),
-            tokenizer=left,
-            pooling="weightedmean",
-            seed=66,
-            scale=0.2,
-        ),
+        "biogpt-weightedmean": model_of(transformers.BioGptConfig(**DECODER), left, "weightedmean", 66, scale=0.2),
         "eurobert-splade": partial(
             splade_of,
             model=lambda: transformers.EuroBertForMaskedLM(

@@ -66,10 +66,7 @@ def unigram(*, languages: tuple[str, ...] = ()) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<s>", "<pad>", "</s>", "<unk>"] if languages else ["<pad>", "</s>", "<unk>"]
     trainer = trainers.UnigramTrainer(
-        vocab_size=149,
-        special_tokens=[*special, *languages],
-        unk_token="<unk>",
-        show_progress=False,
+        vocab_size=149, special_tokens=[*special, *languages], unk_token="<unk>", show_progress=False
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     end = tokenizer.token_to_id("</s>")

@@ -86,7 +86,7 @@ SCORES: dict[str, Call] = {
 }
 #: of one that has prompts
 WITH_PROMPTS: dict[str, Call] = {
-    "prompt_name": lambda model, texts: model.predict(pairs_of(texts), prompt_name="other"),
+    "prompt_name": lambda model, texts: model.predict(pairs_of(texts), prompt_name="other")
 }
 #: of one with one label
 RANKING: dict[str, Call] = {

@@ -112,10 +112,7 @@ GOLDEN: dict[str, Stored] = {
         changes={"config_sentence_transformers.json": PROMPTS},
     ),
     "bidirectional": Stored(
-        folder="embedders/qwen3-lasttoken",
-        opener=embedder,
-        calls=PLAIN,
-        changes={"config.json": {"is_causal": False}},
+        folder="embedders/qwen3-lasttoken", opener=embedder, calls=PLAIN, changes={"config.json": {"is_causal": False}}
     ),
     "first-token": Stored(
         folder="embedders/qwen3-lasttoken",

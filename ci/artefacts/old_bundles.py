@@ -23,10 +23,7 @@ BUNDLES: dict[str, tuple[str | Path, dict[str, Any]]] = {
     "static-cache": ("decoder-alibi", {"settings": SMALL, "lengths": LENGTHS, "cache": "static"}),
     "encoder-decoder": ("encoder-decoder-t5", {"settings": SMALL, "lengths": LENGTHS}),
     "int8": ("encoder-rope", {"settings": WIDER, "lengths": LENGTHS, "precision": "int8", "target": "cpu"}),
-    "variants": (
-        EMBEDDER,
-        {"lengths": LENGTHS, "precision": ["fp32", "int8"], "layout": "transformers.js"},
-    ),
+    "variants": (EMBEDDER, {"lengths": LENGTHS, "precision": ["fp32", "int8"], "layout": "transformers.js"}),
     "image": (GOLDEN / "vit-forimageclassification", {}),
     "sound": (GOLDEN / "wav2vec2-conformer-rotary", {"lengths": [20]}),
 }

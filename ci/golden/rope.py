@@ -30,10 +30,7 @@ def computed(config: dict[str, Any], head_size: int, length: int) -> dict[str, A
     table = config.get("rope_scaling", {})
     kind = table.get("rope_type", table.get("type", "default"))
     inv_freq, attention = ROPE_INIT_FUNCTIONS[kind](made, "cpu", seq_len=length or None)
-    return {
-        "inv_freq": [float(f"{value:.9g}") for value in inv_freq.tolist()],
-        "attention_factor": float(attention),
-    }
+    return {"inv_freq": [float(f"{value:.9g}") for value in inv_freq.tolist()], "attention_factor": float(attention)}
 
 
 def main(path: Path) -> None:

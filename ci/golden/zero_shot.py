@@ -120,8 +120,7 @@ def tokenizer(folder: Path, marks: list[str]) -> Any:
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=made,
-        **{f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")},
+        tokenizer_object=made, **{f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")}
     )
     fast.add_tokens(marks, special_tokens=True)
     fast.save_pretrained(folder)

@@ -122,16 +122,8 @@ def dry_run(
     # the outputs, and whether they can be exported and proven
     first, second = two_sizes(base, limits, ranges, times_larger(calls.run, base) if ranges else 1.0)
     outputs = output_axes(argument, calls.run, first, second, further_sizes(first, second, limits))
-    drawn = example(calls.inputs, first)
-    results = calls.run(first, drawn)
-    for spec, tensor in zip(outputs, results.values(), strict=True):
-        _check_output(calls, spec.name, tensor)
-    zero = [name for name, tensor in results.items() if not bool(tensor.any())]
-    if zero and len(zero) < len(results):
-        remarks.append(f"{', '.join(zero)}: zero for all inputs that were tried; the proof takes nothing but zeros")
-    of_batches = _numbers_of_batches(calls, first, drawn, [spec.name for spec in outputs if not spec.axes])
-    if of_batches:
-        remarks.append(f"{', '.join(of_batches)}: one number for the whole batch, which changes with every row of it")
+    of_batches, on_outputs = _checked_outputs(calls, first, outputs)
+    remarks += on_outputs
     # a number, as a loss or a scale of logits
     outputs = [spec if spec.axes else msgspec.structs.replace(spec, axes=[1]) for spec in outputs]
     _check_repeats(calls, first)
@@ -163,6 +155,21 @@ def dry_run(
         batch_invariant=invariant and not of_batches,
         makes_tables=bool(calls.beyond),
     )
+
+
+def _checked_outputs(calls: DrawnCalls, sizes: Sizes, outputs: list[OutputSpec]) -> tuple[list[str], list[str]]:
+    """The outputs that are numbers of a whole batch, and remarks; PosexportError for one that no proof can compare."""
+    drawn = example(calls.inputs, sizes)
+    results, remarks = calls.run(sizes, drawn), []
+    for spec, tensor in zip(outputs, results.values(), strict=True):
+        _check_output(calls, spec.name, tensor)
+    zero = [name for name, tensor in results.items() if not bool(tensor.any())]
+    if zero and len(zero) < len(results):
+        remarks.append(f"{', '.join(zero)}: zero for all inputs that were tried; the proof takes nothing but zeros")
+    of_batches = _numbers_of_batches(calls, sizes, drawn, [spec.name for spec in outputs if not spec.axes])
+    if of_batches:
+        remarks.append(f"{', '.join(of_batches)}: one number for the whole batch, which changes with every row of it")
+    return of_batches, remarks
 
 
 def _proof_sizes(

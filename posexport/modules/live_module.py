@@ -99,17 +99,9 @@ def source_of_module(
     # the inputs, from the example or without one
     tensors = {} if inputs is None else _tensors(argument, module, inputs)
     if tensors:
-        discovered, renamed = _discovered(argument, module, tensors, axes, shown.fixed)
-        length = _length(discovered.shapes, tensors)
-        specs = [_spec(name, tensor, discovered.shapes[name], length) for name, tensor in tensors.items()]
-        # numbers that fit other inputs' sizes are drawn as the module declares them
-        declared = {spec.name: spec for spec in getattr(module, "inputs", ()) if spec.role == "shapes"}
-        specs = [msgspec.structs.replace(declared.get(spec.name, spec), axes=spec.axes) for spec in specs]
-        specs, on_masks = with_padding_values(module, specs, tensors)
-        specs, on_signs = with_signs(argument, module, specs, tensors)
+        discovered, specs, on_inputs = _of_example(argument, module, tensors, axes, shown.fixed)
     else:
-        discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)
-        on_masks, on_signs = [], []
+        discovered, specs, on_inputs = Discovered(shapes={}), _without_example(argument, module, known), []
     # limits and outputs, from calls at several sizes
     limits = with_lengths_of_tables(limits_of_module(module), module)
     if any(spec.role == "lengths" for spec in specs):
@@ -145,10 +137,7 @@ def source_of_module(
         ),
         remarks=[
             *remarks,
-            *renamed,
-            *discovered.remarks,
-            *on_masks,
-            *on_signs,
+            *on_inputs,
             *bounded,
             *on_names,
             *results.remarks,
@@ -242,6 +231,21 @@ def _without_example(argument: str, module: nn.Module, known: Sequence[InputSpec
         f"{argument} is a module alone, and posexport cannot tell its inputs: give an example tensor for every "
         "argument of forward, (module, {'input_ids': example, ...}) in a file, example_inputs= in Python"
     )
+
+
+def _of_example(
+    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any, fixed: Collection[tuple[str, int]]
+) -> tuple[Discovered, list[InputSpec], list[str]]:
+    """The inputs by the example ``tensors``, with their axes and remarks on both."""
+    discovered, renamed = _discovered(argument, module, tensors, axes, fixed)
+    length = _length(discovered.shapes, tensors)
+    specs = [_spec(name, tensor, discovered.shapes[name], length) for name, tensor in tensors.items()]
+    # numbers that fit other inputs' sizes are drawn as the module declares them
+    declared = {spec.name: spec for spec in getattr(module, "inputs", ()) if spec.role == "shapes"}
+    specs = [msgspec.structs.replace(declared.get(spec.name, spec), axes=spec.axes) for spec in specs]
+    specs, on_masks = with_padding_values(module, specs, tensors)
+    specs, on_signs = with_signs(argument, module, specs, tensors)
+    return discovered, specs, [*renamed, *discovered.remarks, *on_masks, *on_signs]
 
 
 def _discovered(

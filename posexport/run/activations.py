@@ -20,10 +20,10 @@ def sigmoid(x: Floats) -> Floats:
     return out
 
 
-def softmax(x: Floats) -> Floats:
-    """Softmax over the last axis, without overflow for large values."""
-    raised = np.exp(x - x.max(-1, keepdims=True))
-    out: Floats = raised / raised.sum(-1, keepdims=True)
+def softmax(x: Floats, axis: int = -1) -> Floats:
+    """Softmax along ``axis``, without overflow for large values."""
+    raised = np.exp(x - x.max(axis=axis, keepdims=True))
+    out: Floats = raised / raised.sum(axis=axis, keepdims=True)
     return out
 
 

@@ -7,7 +7,7 @@ has one adapter in a call, so that rows with several take one call for each.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from posexport.base.spec import ADAPTER_FILES, ADAPTERS, BATCH
 from posexport.errors import PosexportError
 from posexport.run.ort_values import to_array, to_value
-from posexport.run.wrapped_session import WrappedSession
+from posexport.run.wrapped_session import Port, WrappedSession
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
@@ -47,14 +47,6 @@ def read(path: Path) -> Parameters:
         raise PosexportError(f"{path} is no adapter that ONNX Runtime reads; convert the bundle again") from err
 
 
-class _Port(NamedTuple):
-    """The fields of ONNX Runtime's NodeArg."""
-
-    name: str
-    type: str
-    shape: Sequence[int | str]
-
-
 class AdapterFilesSession(WrappedSession):
     """A session of a graph with ``adapters``, numbered from 1 on, that takes `ADAPTERS` in place of A and B."""
 
@@ -69,7 +61,7 @@ class AdapterFilesSession(WrappedSession):
     def get_overridable_initializers(self) -> Any:
         values = self._session.get_overridable_initializers()
         parameters = {name for adapter in self._adapters for name in adapter}
-        ids = _Port(ADAPTERS, "tensor(int64)", [BATCH])
+        ids = Port(ADAPTERS, "tensor(int64)", [BATCH])
         return [*(value for value in values if value.name not in parameters), ids]
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Array], options: Any = None) -> list[Array]:

@@ -88,9 +88,7 @@ def make_session(
     try:
         with thread_state.unchanged():  # the process's first session sets the calling thread's, for good
             session = onnxruntime.InferenceSession(
-                model if isinstance(model, bytes) else str(model),
-                options,
-                **by_name,
+                model if isinstance(model, bytes) else str(model), options, **by_name
             )
     except Exception as err:
         raise _explained(err, model, record) from err

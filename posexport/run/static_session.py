@@ -5,7 +5,7 @@ Imports no torch.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from posexport.base.bounds import Bound
 from posexport.base.spec import BATCH, SEQUENCE, STATIC_SIZES, InputSpec, OutputSpec
 from posexport.errors import PosexportError
 from posexport.run.ort_values import run
-from posexport.run.wrapped_session import WrappedSession
+from posexport.run.wrapped_session import Port, WrappedSession
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
@@ -23,17 +23,9 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-class _Port(NamedTuple):
-    """The fields of ONNX Runtime's NodeArg."""
-
-    name: str
-    type: str
-    shape: Sequence[int | str]
-
-
 def _with_axes(value: Any, specs: Mapping[str, InputSpec] | Mapping[str, OutputSpec]) -> Any:
     """A session's NodeArg with the axes of its record, if it has one."""
-    return _Port(value.name, value.type, specs[value.name].axes) if value.name in specs else value
+    return Port(value.name, value.type, specs[value.name].axes) if value.name in specs else value
 
 
 class StaticSession(WrappedSession):

@@ -14,7 +14,7 @@ import functools
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -45,6 +45,14 @@ def refusal(err: Exception) -> str | None:
     if re.search(r"Failed to allocate memory|bad_alloc", text):
         return "there is not enough memory for it; use a smaller batch or a shorter input"
     return None
+
+
+class Port(NamedTuple):
+    """The fields of ONNX Runtime's NodeArg."""
+
+    name: str
+    type: str
+    shape: Sequence[int | str]
 
 
 class WrappedSession:

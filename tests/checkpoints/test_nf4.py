@@ -14,14 +14,13 @@ import pytest
 import torch
 from checkpoints import change, configure, read, refusal
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor
 
 import posexport
 from posexport.errors import PosexportError
 from posexport.run.bundle.read import read as read_manifest
 from posexport.run.bundle.write import seal
-from tests.checkpoints.test_packed import CONFIG, LAYERS, SHAPES, WIDTH, WORDS
+from tests.checkpoints.test_packed import WIDTH, save_llama
 
 Array = NDArray[Any]
 SIZE, NESTED = 32, 256
@@ -67,24 +66,9 @@ class Layer:
 
 def write(folder: Path, *, double: bool) -> dict[str, Layer]:
     """A Llama of packed layers."""
-    folder.mkdir()
-    rng = np.random.default_rng(5)
-    layers: dict[str, Layer] = {}
-    tensors: dict[str, Tensor] = {"model.norm.weight": torch.ones(WIDTH)}
-    for index in range(LAYERS):
-        for part, (n, k) in SHAPES.items():
-            name = f"model.layers.{index}.{part}"
-            layers[name] = Layer(rng, n, k, double=double)
-            tensors |= layers[name].tensors(name)
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"model.layers.{index}.{norm}.weight"] = torch.ones(WIDTH)
-    for name in ("model.embed_tokens", "lm_head"):
-        tensors[f"{name}.weight"] = torch.from_numpy(rng.standard_normal((WORDS, WIDTH))).float()
-    save_file(tensors, folder / "model.safetensors")
     settings = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
     settings |= {"bnb_4bit_use_double_quant": double, "bnb_4bit_quant_storage": "uint8"}
-    (folder / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": settings}))
-    return layers
+    return save_llama(folder, lambda rng, _index, _part, n, k: Layer(rng, n, k, double=double), settings)
 
 
 @pytest.mark.parametrize("double", [False, True])

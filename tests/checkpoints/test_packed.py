@@ -7,6 +7,7 @@ import copy
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,30 +122,38 @@ class Layer:
         }
 
 
-def write(folder: Path, method: str, *, scattered: bool = False) -> dict[str, Layer]:
-    """A Llama of packed layers. ``scattered``: its groups are in activation order."""
+def save_llama(folder: Path, layer: Callable[..., Any], settings: dict[str, Any], *method: str) -> dict[str, Any]:
+    """A Llama of packed layers, each as ``layer`` makes it: of a generator, its index, its part and its sizes."""
     folder.mkdir()
     rng = np.random.default_rng(5)
-    layers: dict[str, Layer] = {}
+    layers: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
-    orders: dict[str, Array] = {}
     for index in range(LAYERS):
         for part, (n, k) in SHAPES.items():
             name = f"model.layers.{index}.{part}"
-            order = None
-            if scattered:  # weights with the same input have one order, as their curvature is the same
-                same = f"{index}.{ORDERS[part]}"
-                order = orders.setdefault(same, rng.permutation(np.arange(k) // GROUP))
-            layers[name] = Layer(rng, n, k, method, order)
-            tensors |= layers[name].tensors(name, method)
+            layers[name] = layer(rng, index, part, n, k)
+            tensors |= layers[name].tensors(name, *method)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"model.layers.{index}.{norm}.weight"] = torch.ones(WIDTH)
     for name in ("model.embed_tokens", "lm_head"):
         tensors[f"{name}.weight"] = torch.from_numpy(rng.standard_normal((WORDS, WIDTH))).float()
     tensors["model.norm.weight"] = torch.ones(WIDTH)
     save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": METHODS[method]}))
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": settings}))
     return layers
+
+
+def write(folder: Path, method: str, *, scattered: bool = False) -> dict[str, Layer]:
+    """``scattered``: groups are in activation order."""
+    orders: dict[str, Array] = {}
+
+    def layer(rng: np.random.Generator, index: int, part: str, n: int, k: int) -> Layer:
+        order = None
+        if scattered:  # weights with the same input have one order, as their curvature is the same
+            order = orders.setdefault(f"{index}.{ORDERS[part]}", rng.permutation(np.arange(k) // GROUP))
+        return Layer(rng, n, k, method, order)
+
+    return save_llama(folder, layer, METHODS[method], method)
 
 
 @pytest.mark.parametrize("method", METHODS)

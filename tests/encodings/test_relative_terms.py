@@ -8,7 +8,6 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from torch import nn
 
 from posexport.conversion.export.build import build
 from posexport.encodings.build import settings
@@ -20,19 +19,11 @@ from posexport.nn.attention import attend
 from posexport.sources import builtin
 from posexport.sources.example import example
 from posexport.sources.source import Source
+from tests.encodings.test_input_encodings import made
 from tests.small import in_short, recipe
 from tests.tolerances import agree, allowed
 
 SIZES = {"hidden": 20, "heads": 5, "head_size": 4}
-
-
-def made(name: str, **arguments) -> Encoding:
-    """The encoding in float64, with parameters of size 1."""
-    torch.manual_seed(3)
-    encoding = ENCODINGS[name].cls(**arguments)
-    for parameter in encoding.parameters():
-        nn.init.normal_(parameter)
-    return encoding.double().eval()
 
 
 def scores(encoding: Encoding, q: torch.Tensor, k: torch.Tensor, queries: Positions, keys: Positions) -> torch.Tensor:

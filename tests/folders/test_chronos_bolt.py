@@ -22,6 +22,7 @@ from posexport.checkpoints.opened import open_checkpoint
 from posexport.errors import PosexportError
 from posexport.folders.chronos_bolt import ChronosBolt
 from tests.command import posexport as command
+from tests.small import proven
 from tests.tolerances import agree
 
 PATCH, LONGEST = 8, 60
@@ -157,9 +158,7 @@ def test_the_module_is_the_librarys_class(tmp_path: Path, series: dict[str, Any]
 @pytest.mark.all
 def test_quantiles_are_the_librarys(tmp_path: Path) -> None:
     model = made(tmp_path / "checkpoint")
-    done = posexport.convert(tmp_path / "checkpoint", tmp_path / "bundle", lengths=[PATCH + 1], threads=1)
-    assert done.good, done.to_text()
-    assert done.manifest is not None
+    done = proven(tmp_path / "checkpoint", tmp_path / "bundle", lengths=[PATCH + 1], threads=1)
     assert (done.manifest.task, done.manifest.limits.max_length) == ("time-series-forecasting", LONGEST)
     session = posexport.load(tmp_path / "bundle")
     for length in (1, PATCH - 1, PATCH, PATCH + 1, 3 * PATCH + 2, LONGEST):
@@ -178,9 +177,7 @@ def test_quantiles_are_the_librarys(tmp_path: Path) -> None:
 @pytest.mark.parametrize("series", [{}, {"use_reg_token": False, "input_patch_stride": 4, "context_length": 64}])
 def test_every_length_is_proven_and_the_librarys(tmp_path: Path, series: dict[str, Any]) -> None:
     model = made(tmp_path / "checkpoint", **series)
-    done = posexport.convert(tmp_path / "checkpoint", tmp_path / "bundle", threads=1)
-    assert done.good, done.to_text()
-    assert done.manifest is not None
+    done = proven(tmp_path / "checkpoint", tmp_path / "bundle", threads=1)
     assert done.manifest.proven, done.verdict
     session = posexport.load(tmp_path / "bundle")
     for length in range(1, {**SERIES, **series}["context_length"] + 1):

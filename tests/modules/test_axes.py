@@ -20,7 +20,7 @@ from posexport.modules.axes import discover
 from posexport.modules.live_module import module_source
 from posexport.proof.grid.grid import grid
 from posexport.sources.source import Source
-from tests.small import in_short
+from tests.small import in_short, proven
 from tests.tolerances import agree
 
 D, H = 24, 3
@@ -413,8 +413,7 @@ def test_bundles_answer_as_the_module_at_other_sizes(tmp_path: Path, case: str, 
     axes: dict[str, list[str | int]] = dict(zip(inputs, CASES[case][2], strict=True))
     # a sequence's whole grid goes to 2048 tokens; images and sounds have theirs
     lengths = [4, 20, 64] if any(T in each for each in axes.values()) else None
-    done = posexport.convert(module, tmp_path / "b", example_inputs=inputs, target=target, lengths=lengths)
-    assert done.good, done.to_text()
+    proven(module, tmp_path / "b", example_inputs=inputs, target=target, lengths=lengths)
     session = posexport.load(tmp_path / "b")
     for changed in ({}, {B: 1, "height": 16, "width": 24, "num_samples": 200, T: 8}):
         equal(module, session, {**SIZES, **changed}, axes)

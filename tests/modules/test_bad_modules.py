@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.modules import transformer
 
 from posexport.base.targets.target import target_names
@@ -20,7 +19,8 @@ from posexport.sources.torch_fixes.size_uses import ShapeEnv, recording_size_use
 from tests.small import in_short
 
 HERE = Path(__file__).parents[1] / "bad_modules"
-FOLLOWED = sorted(path.stem for path in (HERE / "followed").glob("*.py"))
+REFUSED = HERE / "refused.py"
+FOLLOWED = re.findall(r"^def (\w+)", (HERE / "followed.py").read_text(), re.MULTILINE)
 #: rows that only the proof can see: the module is converted, and is wrong
 SEEN_BY_THE_PROOF = {"antialiased_resize", "branch_on_length", "fails_at_run_time"}
 #: attention that torch writes as what ONNX Runtime's kernels refuse, for one target or another
@@ -56,7 +56,8 @@ def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
 
 def test_every_row_has_its_bad_module() -> None:
-    assert {path.stem for path in HERE.glob("*.py")} == set(REFUSALS)
+    factories = re.findall(r"^def (\w+)", REFUSED.read_text(), re.MULTILINE)
+    assert set(factories) == {name for row in REFUSALS for name in (row, f"{row}_mended")}
     assert all(re.search(refusal.pattern, refusal.says) for refusal in REFUSALS.values())
 
 
@@ -69,8 +70,7 @@ WITHOUT_LINE = {"caught_error"}
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", list(REFUSALS))
 def test_a_bad_module_is_told_its_line_and_what_to_write(convert: Convert, name: str) -> None:
-    path = HERE / f"{name}.py"
-    code, err = convert(f"{path}:make")
+    code, err = convert(f"{REFUSED}:{name}")
     refusal = REFUSALS[name]
     said = next(line for line in err.splitlines() if refusal.remedy in line)
     assert code == (1 if name in SEEN_BY_THE_PROOF else 2)
@@ -78,12 +78,12 @@ def test_a_bad_module_is_told_its_line_and_what_to_write(convert: Convert, name:
     assert before in said
     assert after in said
     assert len(said) < 5 * 120
-    line = re.search(rf"{name}\.py line (\d+): `(.*?)` ", said)
+    line = re.search(r"refused\.py line (\d+): `(.*?)` ", said)
     if name in WITHOUT_LINE:
         assert "calls pad" in said
     else:
         assert line is not None
-        assert path.read_text().splitlines()[int(line[1]) - 1].strip() == line[2]
+        assert REFUSED.read_text().splitlines()[int(line[1]) - 1].strip() == line[2]
     kept = re.search(r"all that \w+ says is in (\S+)", said)
     if kept is not None:
         assert "Error" in Path(kept[1]).read_text()
@@ -95,7 +95,7 @@ def test_a_bad_module_is_told_its_line_and_what_to_write(convert: Convert, name:
 @pytest.mark.all  # without a line of ours: what PyTorch does with it
 @pytest.mark.parametrize("name", list(REFUSALS))
 def test_what_the_row_says_to_write_converts(convert: Convert, name: str) -> None:
-    code, err = convert(f"{HERE / name}.py:mended")
+    code, err = convert(f"{REFUSED}:{name}_mended")
     assert code == 0, err
 
 
@@ -111,7 +111,7 @@ def test_what_the_row_says_to_write_converts(convert: Convert, name: str) -> Non
     ),
 )
 def test_what_torch_follows_today_is_right(convert: Convert, name: str, target: str) -> None:
-    code, err = convert(f"{HERE / 'followed' / name}.py:make", target)
+    code, err = convert(f"{HERE / 'followed.py'}:{name}", target)
     assert code == 0, err
 
 
@@ -138,18 +138,3 @@ def test_torch_is_left_as_it_was() -> None:
             raise PosexportError
         assert torch.backends.mha.get_fastpath_enabled() == enabled
     assert before == (torch.SymBool.__bool__, ShapeEnv._set_replacement, transformer._detect_is_causal_mask)
-
-
-# PyTorch warns of them once in a process
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_the_reference_packs_no_nested_tensor() -> None:
-    """With nested tensors what is padded comes back as zeros, and which columns come back is PyTorch's to say."""
-    layer = nn.TransformerEncoderLayer(12, 2, 20, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=True).eval()
-    padded = torch.zeros(2, 7, dtype=torch.bool)
-    padded[:, 5:] = True
-    x = torch.randn(2, 7, 12)
-    with torch.no_grad():
-        assert not encoder(x, src_key_padding_mask=padded)[:, 5:].any()
-        with as_exported():
-            assert encoder(x, src_key_padding_mask=padded)[:, 5:].all()

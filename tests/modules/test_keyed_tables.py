@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import posexport
 from posexport.base.spec import LengthContract
 from posexport.modules.keyed_tables import with_lengths_of_tables
+from tests.small import proven
 from tests.tolerances import agree
 
 
@@ -49,8 +50,7 @@ def test_a_table_for_each_length_is_computed(tmp_path: Path, kind: type[Keyed]) 
     torch.manual_seed(0)
     module, x = kind().eval(), torch.randn(2, 13, 8)
     module(torch.randn(1, 7, 8))  # as after the module was used
-    done = posexport.convert(module, tmp_path / "b", example_inputs={"x": x[:, :9]}, lengths=[1, 9], threads=1)
-    assert done.good, done.to_text()
+    proven(module, tmp_path / "b", example_inputs={"x": x[:, :9]}, lengths=[1, 9], threads=1)
     (got,) = posexport.load(tmp_path / "b").run({"x": x.numpy()}).values()
     with torch.no_grad():
         agree(got, module(x), "model in float32", np.float32)

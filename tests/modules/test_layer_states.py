@@ -16,6 +16,7 @@ from posexport.modules.live_module import module_source
 from posexport.modules.states_decoder import by_states
 from posexport.modules.with_cache import with_cache
 from tests.modules.recurrent_modules import VOCAB, Backwards, Centred, Counting, Recurrent, Started, WaveNet, random
+from tests.small import proven
 from tests.tolerances import agree
 
 INPUTS = {"input_ids": torch.arange(18).reshape(2, 9) % VOCAB}
@@ -27,8 +28,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A module, its bundle, and the layers that keep states."""
     kind, target, layers = KINDS[request.param]
     module, bundle = random(kind()), tmp_path_factory.mktemp("states") / "bundle"
-    done = posexport.convert(module, bundle, example_inputs=INPUTS, lengths=[1, 17], threads=1, target=target)
-    assert done.good, done.to_text()
+    done = proven(module, bundle, example_inputs=INPUTS, lengths=[1, 17], threads=1, target=target)
     assert any(f"converted for text-generation: a state between tokens goes through its {layers};" in remark
                for remark in done.remarks)  # fmt: skip
     assert done.manifest is not None
@@ -130,7 +130,5 @@ def test_other_precisions_keep_states_in_float32(
     kind: type[nn.Module], target: str, precision: str, tmp_path: Path
 ) -> None:
     options = {"target": target, "precision": precision, "lengths": [1, 17], "threads": 1}
-    done = posexport.convert(random(kind()), tmp_path / "bundle", example_inputs=INPUTS, **options)
-    assert done.good, done.to_text()
-    assert done.manifest is not None
+    done = proven(random(kind()), tmp_path / "bundle", example_inputs=INPUTS, **options)
     assert {spec.dtype for spec in done.manifest.inputs if spec.role == "state"} == {"float32"}

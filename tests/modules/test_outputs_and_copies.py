@@ -18,6 +18,7 @@ from posexport.modules.copied import copied
 from posexport.modules.live_module import module_source
 from posexport.modules.returned import named_outputs, names_beside
 from posexport.proof.criterion import measure
+from tests.small import proven
 from tests.tolerances import agree
 
 D = 12
@@ -74,9 +75,7 @@ class Flattened(nn.Module):
 
 
 def test_rows_and_tokens_may_be_one_axis(tmp_path: Path) -> None:
-    done = posexport.convert(Flattened().eval(), tmp_path / "b", example_inputs={"x": X}, lengths=[1, 17])
-    assert done.good, done.to_text()
-    assert done.manifest is not None
+    done = proven(Flattened().eval(), tmp_path / "b", example_inputs={"x": X}, lengths=[1, 17])
     assert done.manifest.outputs[0].axes == ["output_axis_0_batch_rows", 5]
 
 
@@ -93,8 +92,7 @@ class WithZeros(nn.Module):
 
 
 def test_an_output_of_zeros_is_compared_beside_others(tmp_path: Path) -> None:
-    done = posexport.convert(WithZeros().eval(), tmp_path / "b", example_inputs={"x": X}, lengths=[1, 7])
-    assert done.good, done.to_text()
+    done = proven(WithZeros().eval(), tmp_path / "b", example_inputs={"x": X}, lengths=[1, 7])
     assert any("location: zero for all inputs" in remark for remark in done.remarks)
     assert posexport.load(tmp_path / "b").self_check()
 
@@ -107,8 +105,7 @@ def test_zeros_are_right_where_they_are_zeros() -> None:
 
 
 def test_an_output_beside_an_input_of_its_name_gets_another(tmp_path: Path) -> None:
-    done = posexport.convert(Denoiser().eval(), tmp_path / "b", example_inputs={"sample": X}, lengths=[5], threads=1)
-    assert done.good
+    done = proven(Denoiser().eval(), tmp_path / "b", example_inputs={"sample": X}, lengths=[5], threads=1)
     assert "output sample is called sample_out: an input has its name" in done.remarks
     assert list(posexport.load(tmp_path / "b").run({"sample": X.numpy()})) == ["sample_out"]
 
@@ -139,8 +136,7 @@ def test_what_cannot_be_copied_is_shared(tmp_path: Path) -> None:
     with pytest.raises((TypeError, RuntimeError)):
         copy.deepcopy(module)
     before, expected = {n: t.clone() for n, t in module.state_dict().items()}, module(X)
-    done = posexport.convert(module, tmp_path / "b", example_inputs={"x": X}, lengths=[5], threads=1)
-    assert done.good
+    proven(module, tmp_path / "b", example_inputs={"x": X}, lengths=[5], threads=1)
     (output,) = posexport.load(tmp_path / "b").run({"x": X.numpy()}).values()
     agree(output, expected, "model in float32", np.float32)
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())

@@ -1,7 +1,6 @@
 """Calls of installed packages' modules that need a range of values, a side of an image, or another operator."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 import posexport
 from posexport.errors import PosexportError
 from posexport.modules.live_module import module_source
+from tests.small import proven
 from tests.tolerances import agree
 
 D = 6
@@ -73,12 +73,6 @@ class Windows(nn.Module):
         return F.avg_pool2d(x, 4, 4).cumsum(3)
 
 
-def converted(module: nn.Module, path: Path, example: dict[str, Tensor]) -> Any:
-    result = posexport.convert(module.eval(), path, example_inputs=example)
-    assert result.good, result.to_text()
-    return result
-
-
 def agrees(path: Path, module: nn.Module, inputs: dict[str, Tensor]) -> None:
     got = posexport.load(path).run({name: tensor.numpy() for name, tensor in inputs.items()})["output"]
     with torch.no_grad():
@@ -88,7 +82,7 @@ def agrees(path: Path, module: nn.Module, inputs: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("checks", [False, True])
 def test_values_from_zero_on(tmp_path: Path, checks: bool) -> None:
     module = OfNoise(checks=checks)
-    result = converted(module, tmp_path / "b", {"x": torch.randn(2, D), "sigma": torch.tensor([0.4, 3.0])})
+    result = proven(module, tmp_path / "b", example_inputs={"x": torch.randn(2, D), "sigma": torch.tensor([0.4, 3.0])})
     assert [spec.positive is True for spec in result.manifest.inputs] == [False, True]
     (remark,) = [remark for remark in result.remarks if "from 0 on" in remark]
     assert remark.startswith("values of sigma ")
@@ -119,13 +113,13 @@ def test_values_of_both_signs_are_drawn_where_the_module_takes_them() -> None:
 def test_operators_that_pytorch_s_exporter_has_not(
     tmp_path: Path, module: nn.Module, example: dict[str, Tensor], other: dict[str, Tensor]
 ) -> None:
-    converted(module, tmp_path / "b", example)
+    proven(module, tmp_path / "b", example_inputs=example)
     agrees(tmp_path / "b", module, other)
 
 
 def test_images_from_a_side_on(tmp_path: Path) -> None:
     module = Windows()
-    result = converted(module, tmp_path / "b", {"x": torch.randn(2, 3, 64, 64)})
+    result = proven(module, tmp_path / "b", example_inputs={"x": torch.randn(2, 3, 64, 64)})
     assert result.manifest.limits.min_sizes["height"] == 21
     assert any("height is at least 21" in remark and "x.shape[2] > 20" in remark for remark in result.remarks)
     agrees(tmp_path / "b", module, {"x": torch.randn(1, 3, 36, 28)})

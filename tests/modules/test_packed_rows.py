@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import posexport
+from tests.small import proven
 from tests.tolerances import agree
 
 IN, OUT, PROJECTED = 5, 7, 4
@@ -46,8 +47,7 @@ class Projected(nn.Module):
 
 
 def check(folder: Path, module: nn.Module, example: dict[str, Tensor], other: dict[str, Tensor]) -> Any:
-    done = posexport.convert(module.eval(), folder / "b", example_inputs=example, lengths=[1, 9], threads=1)
-    assert done.good, done.to_text()
+    done = proven(module.eval(), folder / "b", example_inputs=example, lengths=[1, 9], threads=1)
     got = posexport.load(folder / "b").run({name: tensor.numpy() for name, tensor in other.items()})
     with torch.no_grad():
         for name, tensor in module(**other).items():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import posexport
+from tests.small import proven
 from tests.tolerances import agree
 
 IN, OUT = 5, 7
@@ -56,8 +57,7 @@ def test_a_layer_with_states(tmp_path: Path, kind: Any, states: str, settings: d
         return {"x": x, **{name: torch.randn(module.count, batch, OUT) for name in given}}
 
     # as many rows as layers and directions: which of the two axes of the states varies is found out
-    done = posexport.convert(module, tmp_path / "b", example_inputs=inputs(2, 9), lengths=[1, 23])
-    assert done.good
+    proven(module, tmp_path / "b", example_inputs=inputs(2, 9), lengths=[1, 23])
     tensors = inputs(2, 17)
     got = posexport.load(tmp_path / "b").run({name: tensor.numpy() for name, tensor in tensors.items()})
     for name, right in module(**tensors).items():

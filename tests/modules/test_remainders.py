@@ -12,6 +12,7 @@ from posexport.errors import PosexportError
 from posexport.modules.axes.sizes import narrowed
 from posexport.sources.load_options import Shown
 from posexport.sources.torch_fixes.size_uses import Remainder, recording_size_uses
+from tests.small import proven
 from tests.tolerances import agree
 
 PATCH = 5
@@ -52,8 +53,7 @@ def test_branches_by_a_remainder_are_recorded(module, samples):
 @pytest.mark.all
 def test_the_other_sizes_are_left_out_where_the_graph_has_one_way(tmp_path):
     module = PadsToPatches().eval()
-    result = posexport.convert(module, tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})
-    assert result.good
+    result = proven(module, tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})
     assert result.manifest.limits.size_steps == {"num_samples": PATCH}
     (remark,) = [remark for remark in result.remarks if "multiple" in remark]
     assert remark.startswith(f"num_samples must be a multiple of {PATCH}: test_remainders.py line ")
@@ -71,8 +71,7 @@ def test_the_other_sizes_are_left_out_where_the_graph_has_one_way(tmp_path):
 @pytest.mark.all
 def test_all_sizes_are_accepted_where_one_way_fits_them(tmp_path):
     module = PadsByCeiling().eval()
-    result = posexport.convert(module, tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})
-    assert result.good
+    result = proven(module, tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})
     assert result.manifest.limits.size_steps == {}
 
 
@@ -102,8 +101,7 @@ class Reflected(nn.Module):
 
 def test_short_inputs_are_refused_where_the_graph_does_not_run(tmp_path):
     torch.manual_seed(0)
-    done = posexport.convert(Reflected().eval(), tmp_path / "b", example_inputs={"x": torch.randn(2, 4, 9)}, threads=1)
-    assert done.good, done.to_text()
+    done = proven(Reflected().eval(), tmp_path / "b", example_inputs={"x": torch.randn(2, 4, 9)}, threads=1)
     assert any("sequence_length is at least 4: test_remainders.py line" in remark for remark in done.remarks)
     session = posexport.load(tmp_path / "b")
     assert session.run({"x": np.zeros((1, 4, 4), np.float32)})["output"].shape == (1, 4, 4)

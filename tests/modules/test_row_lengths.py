@@ -14,6 +14,7 @@ from posexport.errors import PosexportError
 from posexport.modules.live_module import module_source
 from posexport.proof.grid.inputs import draw
 from posexport.proof.grid.point import GridPoint
+from tests.small import proven
 from tests.tolerances import agree
 
 D, HEADS, MELS, V = 60, 5, 80, 33
@@ -65,8 +66,7 @@ def subsampled(masked: float) -> tuple[nn.Module, dict[str, Tensor]]:
 @pytest.mark.parametrize("masked", [float("-inf"), -1e4])
 def test_frames_that_convolutions_leave_are_padded_by_lengths(tmp_path: Path, masked: float) -> None:
     module, example = subsampled(masked)
-    conversion = posexport.convert(module, tmp_path / "b", example_inputs=example, lengths=[7, 41])
-    assert conversion.good
+    proven(module, tmp_path / "b", example_inputs=example, lengths=[7, 41])
     session = posexport.load(tmp_path / "b")
     x, lengths = torch.randn(3, 203, MELS), torch.tensor([203, 7, 110])
     outputs = session.run({"x": x.numpy(), "x_lens": lengths.numpy()})
@@ -165,8 +165,7 @@ def longest(columns: Callable[[Tensor], Any]) -> tuple[nn.Module, dict[str, Tens
 )
 def test_a_mask_to_the_longest_row_needs_a_whole_row(tmp_path: Path, columns: Callable[[Tensor], Any]) -> None:
     module, example = longest(columns)
-    done = posexport.convert(module, tmp_path / "b", example_inputs=example, lengths=[7, 41])
-    assert done.good
+    done = proven(module, tmp_path / "b", example_inputs=example, lengths=[7, 41])
     assert any("one row without padding, lengths.max() == x.shape[1]" in remark for remark in done.remarks)
     session = posexport.load(tmp_path / "b")
     x, lengths = torch.randn(3, 58, MELS), torch.tensor([20, 58, 31])

@@ -16,6 +16,7 @@ from posexport.conversion.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.sources.load_options import Shown
 from posexport.sources.source import Source
+from tests.small import proven
 from tests.tolerances import agree
 
 
@@ -106,8 +107,7 @@ class Patches(nn.Module):
 
 
 def test_an_axis_of_which_few_sizes_fit_keeps_the_example_s(tmp_path: Path) -> None:
-    done = posexport.convert(Patches().eval(), tmp_path / "b", example_inputs={"samples": torch.randn(3, 32)})
-    assert done.good, done.to_text()
+    done = proven(Patches().eval(), tmp_path / "b", example_inputs={"samples": torch.randn(3, 32)})
     assert [spec.axes for spec in done.manifest.inputs] == [["batch_size", 32]]
     assert any("axis 1 of samples has the example's size in the bundle" in remark for remark in done.remarks)
 
@@ -203,18 +203,12 @@ class GhostNorm(nn.Module):
         return self.out(torch.cat([self.norm(part) for part in parts], dim=0))
 
 
-def _converted(tmp_path: Path, module: nn.Module, example: dict[str, Tensor]) -> posexport.Conversion:
-    result = posexport.convert(module.eval(), tmp_path / "bundle", example_inputs=example)
-    assert result.good, result.to_text()
-    return result
-
-
 @pytest.mark.all
 @pytest.mark.parametrize("module", [Centre, Ceiling, Best])
 def test_every_length_is_right(tmp_path: Path, module: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model = module().eval()
-    _converted(tmp_path, model, {"x": torch.randn(2, 9, 8)})
+    proven(model, tmp_path / "bundle", example_inputs={"x": torch.randn(2, 9, 8)})
     session = posexport.load(tmp_path / "bundle")
     for length in range(1, 13):
         x = torch.randn(2, length, 8)
@@ -226,7 +220,7 @@ def test_every_length_is_right(tmp_path: Path, module: type[nn.Module]) -> None:
 def test_a_codec_is_traced_with_several_frames(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Codec().eval()
-    _converted(tmp_path, model, {"samples": torch.randn(2, 1, 120)})
+    proven(model, tmp_path / "bundle", example_inputs={"samples": torch.randn(2, 1, 120)})
     session = posexport.load(tmp_path / "bundle")
     for samples in (1, 11, 12, 13, 47, 121):
         x = torch.randn(2, 1, samples)
@@ -237,7 +231,7 @@ def test_a_codec_is_traced_with_several_frames(tmp_path: Path) -> None:
 @pytest.mark.all
 def test_an_axis_that_is_unrolled_keeps_its_size(tmp_path: Path) -> None:
     codes = torch.randint(32, (2, 4, 9))
-    result = _converted(tmp_path, Codebooks(), {"codes": codes})
+    result = proven(Codebooks(), tmp_path / "bundle", example_inputs={"codes": codes})
     assert result.manifest is not None
     assert result.manifest.inputs[0].axes == ["batch_size", 4, "sequence_length"]
     assert any(remark.startswith("axis 1 of codes has the example's size in the bundle") for remark in result.remarks)
@@ -248,7 +242,7 @@ def test_an_axis_that_is_unrolled_keeps_its_size(tmp_path: Path) -> None:
 @pytest.mark.all
 def test_a_bundle_with_such_an_axis_is_compared_again(tmp_path: Path) -> None:
     model, example = Codebooks().eval(), {"codes": torch.randint(32, (2, 4, 9))}
-    _converted(tmp_path, model, example)
+    proven(model, tmp_path / "bundle", example_inputs=example)
     assert posexport.verify(tmp_path / "bundle", against=model, example_inputs=example).passed
 
 
@@ -257,7 +251,7 @@ def test_a_table_of_an_earlier_call_is_traced_beyond_it(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Filled().eval()
     model(torch.randn(1, 30, 8))
-    result = _converted(tmp_path, model, {"x": torch.randn(2, 9, 8)})
+    result = proven(model, tmp_path / "bundle", example_inputs={"x": torch.randn(2, 9, 8)})
     assert result.manifest is not None
     assert result.manifest.limits.max_length == 128
     assert any("traced at sequence_length 32" in remark for remark in result.remarks)
@@ -272,7 +266,7 @@ def test_a_table_of_an_earlier_call_is_traced_beyond_it(tmp_path: Path) -> None:
 def test_remainders_of_both_sides_become_steps(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Skips().eval()
-    result = _converted(tmp_path, model, {"image": torch.randn(2, 3, 16, 12)})
+    result = proven(model, tmp_path / "bundle", example_inputs={"image": torch.randn(2, 3, 16, 12)})
     assert result.manifest is not None
     assert result.manifest.limits.size_steps == {"height": 2, "width": 2}
     image = torch.randn(1, 3, 10, 22)

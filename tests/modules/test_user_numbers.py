@@ -18,6 +18,7 @@ import posexport
 from posexport.modules.live_module import module_source
 from posexport.sources.torch_fixes import complex_views
 from posexport.sources.torch_fixes.default_dtype import computing_in
+from tests.small import proven
 from tests.tolerances import agree
 
 D, HEADS, V = 20, 5, 31
@@ -86,8 +87,7 @@ class Complex(nn.Module):
 def test_a_rotary_table_of_complex_numbers_goes_with_a_cache(tmp_path: Path) -> None:
     torch.manual_seed(0)
     ids = {"input_ids": torch.randint(0, V, (2, 7))}
-    done = posexport.convert(Complex().eval(), tmp_path / "b", example_inputs=ids, lengths=[1, 17])
-    assert done.good, done.to_text()
+    done = proven(Complex().eval(), tmp_path / "b", example_inputs=ids, lengths=[1, 17])
     assert done.manifest.task == "text-generation"
 
 
@@ -142,8 +142,7 @@ def test_a_module_that_names_float32_is_proven(tmp_path: Path) -> None:
     ids = {"input_ids": torch.randint(0, V, (2, 7))}
     source = module_source(OneHot().eval(), ids)
     assert source.outputs[0].axes == ["batch_size", "sequence_length", D]
-    done = posexport.convert(OneHot().eval(), tmp_path / "b", example_inputs=ids, lengths=[1, 17])
-    assert done.good, done.to_text()
+    proven(OneHot().eval(), tmp_path / "b", example_inputs=ids, lengths=[1, 17])
 
 
 class Recognizer(nn.Module):
@@ -174,8 +173,7 @@ def test_outputs_of_integers_are_compared_one_by_one(tmp_path: Path, precision: 
     right, wrong = Recognizer().eval(), Recognizer(wrong=1).eval()
     wrong.load_state_dict(right.state_dict())
     how: Any = {"example_inputs": example, "lengths": [2, 17, 37]}
-    conversion = posexport.convert(right, tmp_path / "b", precision=precision, **how)
-    assert conversion.good
+    proven(right, tmp_path / "b", precision=precision, **how)
     outputs = posexport.load(tmp_path / "b").run({name: x.numpy() for name, x in example.items()})
     assert outputs["output_1"].tolist() == [19, 11]
     types = {name: str(x.dtype) for name, x in outputs.items()}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import posexport
 from posexport.errors import PosexportError
 from posexport.modules.live_module import module_source
+from tests.small import proven
 from tests.tolerances import agree
 
 ROWS, D = 41, 12
@@ -62,8 +63,7 @@ def test_integers_that_are_cast_have_no_bound(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, x = Timed().eval(), torch.randn(2, 9, D)
     inputs = {"x": x, "timestep": torch.tensor([5, 42])}
-    done = posexport.convert(module, tmp_path / "b", example_inputs=inputs, lengths=[5], threads=1)
-    assert done.good
+    proven(module, tmp_path / "b", example_inputs=inputs, lengths=[5], threads=1)
     session = posexport.load(tmp_path / "b")
     assert [spec.role for spec in session.inputs] == ["values", "numbers"]
     steps = torch.tensor([999, 1500])

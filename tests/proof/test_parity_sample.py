@@ -19,6 +19,7 @@ from posexport.proof.sample.writer import LARGEST, SampleWriter
 from posexport.run.bundle.manifest import SAMPLE
 from posexport.sources.source import Source
 from tests.parity_models import exported, prove, source, with_weights
+from tests.small import proven
 from tests.tolerances import allowed
 
 #: a machine that has no PyTorch
@@ -161,8 +162,7 @@ def test_without_a_row_that_fits_a_bundle_has_no_sample(tmp_path: Path, monkeypa
     monkeypatch.setattr("posexport.proof.sample.writer._choice", lambda *_: ([], 1))
     monkeypatch.setattr("posexport.proof.sample.writer._smallest_row", lambda *_: None)
     settings = {"layers": 1, "hidden": 20, "heads": 5, "vocab": 61}
-    done = posexport.convert("encoder-nope", tmp_path / "b", settings=settings, lengths=[1, 17])
-    assert done.good
+    done = proven("encoder-nope", tmp_path / "b", settings=settings, lengths=[1, 17])
     assert any("sample" in remark for remark in done.remarks)
     assert not (tmp_path / "b" / SAMPLE).exists()
     with pytest.raises(PosexportError, match="carries no sample, verify it with --against"):

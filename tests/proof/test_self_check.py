@@ -23,6 +23,7 @@ from posexport.proof.sample.locate import _error
 from posexport.proof.sample.writer import _choice, read
 from posexport.run import providers as sessions
 from posexport.run.placement import Placed, strays
+from tests.small import proven
 
 SIZES = {"layers": 2, "hidden": 20, "feedforward": 37, "vocab": 61}
 
@@ -30,16 +31,14 @@ SIZES = {"layers": 2, "hidden": 20, "feedforward": 37, "vocab": 61}
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoder") / "bundle"
-    done = posexport.convert("encoder-absolute", folder, settings={**SIZES, "max_positions": 20})
-    assert done.good
+    proven("encoder-absolute", folder, settings={**SIZES, "max_positions": 20})
     return folder
 
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("decoder") / "bundle"
-    done = posexport.convert("decoder-rope", folder, settings=SIZES, lengths=[2, 9, 17])
-    assert done.good
+    proven("decoder-rope", folder, settings=SIZES, lengths=[2, 9, 17])
     return folder
 
 

@@ -258,14 +258,7 @@ def convert(source: str, *options: str, vocab: int, name: str | None = None, **w
     """Anything through ``posexport convert`` with ``options``; ``worker``: the worker's options."""
     label = name or source
     recipe = _convert("".join(c if c.isalnum() or c in "-." else "-" for c in label), source, options)
-    return Planned(
-        name=label,
-        recipe=recipe,
-        model="bundle/model.onnx",
-        vocab=vocab,
-        weights=label,
-        options=worker,
-    )
+    return Planned(name=label, recipe=recipe, model="bundle/model.onnx", vocab=vocab, weights=label, options=worker)
 
 
 def _convert(name: str, source: str, options: Sequence[str], checkpoint: Recipe | None = None) -> Recipe:

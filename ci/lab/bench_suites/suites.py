@@ -93,12 +93,7 @@ def paper(target: str = "cpu") -> list[Case]:
     points = [Point(new=length) for length in LENGTHS]
     few = SamplingBudget(least=2)  # calls of 2048 tokens take seconds
     return [
-        Case(
-            model="BERT-base shape",
-            candidates=[encoder(name, target) for name in PAPER],
-            points=points,
-            budget=few,
-        )
+        Case(model="BERT-base shape", candidates=[encoder(name, target) for name in PAPER], points=points, budget=few)
     ]
 
 
@@ -134,12 +129,7 @@ def quantized(target: str = "cpu") -> list[Case]:
     llama = Checkpoint.drawn("llama")
 
     def converted(
-        name: str,
-        precision: PrecisionName,
-        *options: str,
-        to: str = target,
-        of: Checkpoint = llama,
-        **worker: Any,
+        name: str, precision: PrecisionName, *options: str, to: str = target, of: Checkpoint = llama, **worker: Any
     ) -> Planned:
         asked = ("--target", to, "--precision", precision, *options)
         return replace(of.converted(*asked, name=name, **worker), precision=precision)
@@ -316,12 +306,7 @@ def growth(target: str = "cpu") -> list[Case]:
 def _layer_baseline() -> Planned:
     recipe = Recipe(name="attention-baseline", module="ci.lab.bench_suites.attention", arguments=(f"{OUT}/model.onnx",))
     return Planned(
-        name="nope, ai.onnx Attention",
-        recipe=recipe,
-        model="model.onnx",
-        vocab=2,
-        weights="nope",
-        pair_bytes=_SCORES,
+        name="nope, ai.onnx Attention", recipe=recipe, model="model.onnx", vocab=2, weights="nope", pair_bytes=_SCORES
     )
 
 

@@ -11,11 +11,7 @@ from posexport.base.spec import SEQUENCE, Limits
 from posexport.proof.grid.point import GridPoint
 
 #: from each a case takes lengths in turn
-BANDS = (
-    (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33),
-    (63, 64, 65, 127, 128, 129),
-    (512, 513, 2048, 4096),
-)
+BANDS = ((1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33), (63, 64, 65, 127, 128, 129), (512, 513, 2048, 4096))
 #: in the rehearsal, the longest
 LITTLE = 65
 

@@ -123,84 +123,38 @@ def _short(corpus: Sequence[str]) -> Any:
     return tokenizer
 
 
+def classifier(
+    name: str,
+    sizes: dict[str, Any],
+    labels: int,
+    tokenizer: Callable[..., Any],
+    seed: int,
+    *,
+    by_library: bool = False,
+    **settings: Any,
+) -> Callable[..., Any]:
+    """`cross_encoder` of a class for classification, with ``labels``."""
+    model = of(f"{name}ForSequenceClassification", f"{name}Config", **sizes, num_labels=labels, **settings)
+    return partial(cross_encoder, model=model, tokenizer=tokenizer, seed=seed, saved_by_library=by_library)
+
+
 _right = partial(byte_level, begin=True)
+_typed = partial(wordpiece, types=True)
+_identity = {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.0.1"}
+_modernbert = {**BERT, "max_position_embeddings": 256, "local_attention": 16, "classifier_pooling": "mean"}
 MODELS: dict[str, Callable[..., Any]] = {
-    "cross-encoder": partial(
-        cross_encoder,
-        model=of("BertForSequenceClassification", "BertConfig", **BERT, num_labels=1),
-        tokenizer=partial(wordpiece, types=True),
-        seed=20,
-        saved_by_library=True,
-    ),
-    "cross-encoder-identity": partial(
-        cross_encoder,
-        model=of(
-            "BertForSequenceClassification",
-            "BertConfig",
-            **BERT,
-            num_labels=1,
-            sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.0.1"},
-        ),
-        tokenizer=wordpiece,
-        seed=21,
-    ),
-    "cross-encoder-three-labels": partial(
-        cross_encoder,
-        model=of("BertForSequenceClassification", "BertConfig", **BERT, num_labels=3),
-        tokenizer=partial(wordpiece, types=True),
-        seed=22,
-    ),
-    "llama-classifier": partial(
-        cross_encoder,
-        model=of("LlamaForSequenceClassification", "LlamaConfig", **DECODER, num_labels=1),
-        tokenizer=_right,
-        seed=23,
-    ),
-    "qwen3-classifier": partial(
-        cross_encoder,
-        model=of("Qwen3ForSequenceClassification", "Qwen3Config", **DECODER, num_labels=4),
-        tokenizer=partial(byte_level, side="left"),
-        seed=24,
-    ),
-    "mistral-classifier": partial(
-        cross_encoder,
-        model=of("MistralForSequenceClassification", "MistralConfig", **DECODER, sliding_window=64, num_labels=1),
-        tokenizer=_right,
-        seed=25,
-    ),
+    "cross-encoder": classifier("Bert", BERT, 1, _typed, 20, by_library=True),
+    "cross-encoder-identity": classifier("Bert", BERT, 1, wordpiece, 21, sentence_transformers=_identity),
+    "cross-encoder-three-labels": classifier("Bert", BERT, 3, _typed, 22),
+    "llama-classifier": classifier("Llama", DECODER, 1, _right, 23),
+    "qwen3-classifier": classifier("Qwen3", DECODER, 4, partial(byte_level, side="left"), 24),
+    "mistral-classifier": classifier("Mistral", DECODER, 1, _right, 25, sliding_window=64),
     "qwen3-reranker": partial(yes_or_no, seed=26),
     # both halves read the text
-    "bart-classifier": partial(
-        cross_encoder,
-        model=of("BartForSequenceClassification", "BartConfig", **BART, num_labels=1),
-        tokenizer=_right,
-        seed=27,
-    ),
-    "t5-classifier": partial(
-        cross_encoder,
-        model=of("T5ForSequenceClassification", "T5Config", **T5, num_labels=3),
-        tokenizer=_short,
-        seed=28,
-    ),
-    "umt5-classifier": partial(
-        cross_encoder,
-        model=of("UMT5ForSequenceClassification", "UMT5Config", **T5, num_labels=1),
-        tokenizer=_short,
-        seed=29,
-    ),
-    "modernbert-reranker": partial(
-        cross_encoder,
-        model=of(
-            "ModernBertForSequenceClassification",
-            "ModernBertConfig",
-            **{**BERT, "max_position_embeddings": 256},
-            local_attention=16,
-            classifier_pooling="mean",
-            num_labels=1,
-        ),
-        tokenizer=wordpiece,
-        seed=35,
-    ),
+    "bart-classifier": classifier("Bart", BART, 1, _right, 27),
+    "t5-classifier": classifier("T5", T5, 3, _short, 28),
+    "umt5-classifier": classifier("UMT5", T5, 1, _short, 29),
+    "modernbert-reranker": classifier("ModernBert", _modernbert, 1, wordpiece, 35),
 }
 #: what posexport is told to make of a checkpoint whose files do not say it
 TASKS = {"qwen3-reranker": "text-ranking"}

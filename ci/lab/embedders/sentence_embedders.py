@@ -83,6 +83,17 @@ def embedder(
     return calls, [opened.encode(list(asked), show_progress_bar=False, **call) for call in calls]
 
 
+def model_of(
+    config: transformers.PretrainedConfig,
+    tokenizer: Callable[..., Any],
+    pooling: str | tuple[str, ...],
+    seed: int,
+    **settings: Any,
+) -> Callable[..., Any]:
+    """`embedder` with all but the folder and the texts."""
+    return partial(embedder, config=config, tokenizer=tokenizer, pooling=pooling, seed=seed, **settings)
+
+
 def splade_of(
     target: Path,
     corpus: Sequence[str],
@@ -150,71 +161,57 @@ _t5 = transformers.T5Config(
 _qwen3_embedder = partial(embedder, config=_qwen3, pooling="lasttoken", seed=8, normalise=True, prompts=PROMPTS)
 
 MODELS: dict[str, Callable[..., Any]] = {
-    "bert-mean": partial(
-        embedder,
-        config=transformers.BertConfig(**BERT),
-        tokenizer=wordpiece,
-        pooling="mean",
-        seed=1,
-        length=40,
-        lower=True,
-        normalise=True,
-        old=True,
+    "bert-mean": model_of(
+        transformers.BertConfig(**BERT), wordpiece, "mean", 1, length=40, lower=True, normalise=True, old=True
     ),
-    "bert-all-poolings": partial(
-        embedder,
-        config=transformers.BertConfig(**BERT),
-        tokenizer=wordpiece,
-        pooling=ALL,
-        seed=2,
+    "bert-all-poolings": model_of(
+        transformers.BertConfig(**BERT),
+        wordpiece,
+        ALL,
+        2,
         dense=[(30, True, nn.Tanh()), (11, False, nn.GELU())],
         normalise=True,
     ),
-    "bert-concatenated": partial(
-        embedder,
-        config=transformers.BertConfig(**BERT),
-        tokenizer=wordpiece,
-        pooling=("mean", "lasttoken"),
-        seed=3,
+    "bert-concatenated": model_of(
+        transformers.BertConfig(**BERT),
+        wordpiece,
+        ("mean", "lasttoken"),
+        3,
         length=64,
         old=True,
         prompts={"a": "about: ", "b": "Say "},
         default_prompt_name="b",
     ),
-    "distilbert-max": partial(
-        embedder,
-        config=transformers.DistilBertConfig(
+    "distilbert-max": model_of(
+        transformers.DistilBertConfig(
             vocab_size=300, max_position_embeddings=100, dim=24, n_heads=4, n_layers=2, hidden_dim=40, pad_token_id=0
         ),
-        tokenizer=wordpiece,
-        pooling="max",
-        seed=4,
+        wordpiece,
+        "max",
+        4,
         truncate_dim=13,
     ),
-    "modernbert-cls": partial(
-        embedder,
-        config=transformers.ModernBertConfig(**{**BERT, "max_position_embeddings": 256, "local_attention": 16}),
-        tokenizer=wordpiece,
-        pooling="cls",
-        seed=5,
+    "modernbert-cls": model_of(
+        transformers.ModernBertConfig(**{**BERT, "max_position_embeddings": 256, "local_attention": 16}),
+        wordpiece,
+        "cls",
+        5,
         scale=0.25,
         similarity_fn_name="dot",
     ),
-    "sentence-t5": partial(
-        embedder,
-        config=_t5,
+    "sentence-t5": model_of(
+        _t5,
+        byte_level,
+        "mean",
+        6,
         kind=transformers.T5EncoderModel,
-        tokenizer=byte_level,
-        pooling="mean",
-        seed=6,
         scale=0.25,
         dense=[(17, False, nn.Identity())],
         normalise=True,
         length=256,
     ),
-    "gpt2-weightedmean": partial(
-        embedder,
-        config=transformers.GPT2Config(
+    "gpt2-weightedmean": model_of(
+        transformers.GPT2Config(
             vocab_size=400,
             n_positions=512,
             n_embd=24,
@@ -224,29 +221,27 @@ MODELS: dict[str, Callable[..., Any]] = {
             bos_token_id=1,
             eos_token_id=2,
         ),
-        tokenizer=byte_level,
-        pooling="weightedmean",
-        seed=7,
+        byte_level,
+        "weightedmean",
+        7,
         scale=0.2,
     ),
     "qwen3-lasttoken": partial(_qwen3_embedder, tokenizer=partial(byte_level, side="left")),
     "qwen3-right": partial(_qwen3_embedder, tokenizer=partial(byte_level, side="right"), length=100),
-    "mistral-lasttoken": partial(
-        embedder,
-        config=transformers.MistralConfig(**{**DECODER, "sliding_window": 64}),
-        tokenizer=partial(byte_level, side="left", begin=True),
-        pooling="lasttoken",
-        seed=9,
+    "mistral-lasttoken": model_of(
+        transformers.MistralConfig(**{**DECODER, "sliding_window": 64}),
+        partial(byte_level, side="left", begin=True),
+        "lasttoken",
+        9,
         normalise=True,
     ),
     # prompts that are attended to and not pooled
-    "instructor": partial(
-        embedder,
-        config=_t5,
+    "instructor": model_of(
+        _t5,
+        byte_level,
+        "mean",
+        13,
         kind=transformers.T5EncoderModel,
-        tokenizer=byte_level,
-        pooling="mean",
-        seed=13,
         scale=0.25,
         dense=[(24, False, nn.Identity())],
         normalise=True,
@@ -254,33 +249,25 @@ MODELS: dict[str, Callable[..., Any]] = {
         include_prompt=False,
         prompts=INSTRUCTIONS,
     ),
-    "bert-prompt-excluded": partial(
-        embedder,
-        config=transformers.BertConfig(**BERT),
-        tokenizer=wordpiece,
-        pooling=ALL,
-        seed=14,
+    "bert-prompt-excluded": model_of(
+        transformers.BertConfig(**BERT),
+        wordpiece,
+        ALL,
+        14,
         include_prompt=False,
         prompts=INSTRUCTIONS,
         default_prompt_name="query",
     ),
-    "qwen3-prompt-excluded": partial(
-        embedder,
-        config=_qwen3,
-        tokenizer=partial(byte_level, side="left", end=False),
-        pooling=ALL,
-        seed=15,
-        include_prompt=False,
-        prompts=INSTRUCTIONS,
+    "qwen3-prompt-excluded": model_of(
+        _qwen3, partial(byte_level, side="left", end=False), ALL, 15, include_prompt=False, prompts=INSTRUCTIONS
     ),
     "splade": partial(splade, seed=11),
     "splade-sum": partial(splade, seed=12, pooling_strategy="sum", activation_function="log1p_relu"),
-    "embeddinggemma": partial(
-        embedder,
-        config=_gemma,
-        tokenizer=partial(byte_level, begin=True),
-        pooling="mean",
-        seed=10,
+    "embeddinggemma": model_of(
+        _gemma,
+        partial(byte_level, begin=True),
+        "mean",
+        10,
         dense=[(50, False, nn.Identity()), (24, False, nn.Identity())],
         normalise=True,
         prompts={"query": "task: search result | query: ", "document": "title: none | text: "},

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ci.lab.packages.modules import Case, case, floats, ids
+from ci.lab.packages.modules import Case, around, case, constructor, floats, ids
 
 
 @case("torchvision")
@@ -80,18 +80,14 @@ def peft_prompt_encoder() -> Case:
     ), {"indices": torch.arange(20).expand(2, -1).contiguous()}
 
 
-@case("easyocr")
-def easyocr_recognition() -> Case:
-    from easyocr.model.vgg_model import Model
-
-    return Model(1, 64, 32, 97), {"input": floats(2, 1, 64, 96), "text": torch.zeros(2, 5, dtype=torch.long)}
-
-
-@case("easyocr")
-def easyocr_craft() -> Case:
-    from easyocr.craft import CRAFT
-
-    return CRAFT(pretrained=False, freeze=False), {"x": floats(1, 3, 64, 64)}
+constructor(
+    "easyocr_recognition",
+    "easyocr",
+    "easyocr.model.vgg_model:Model",
+    input=(2, 1, 64, 96),
+    text=lambda: torch.zeros(2, 5, dtype=torch.long),
+)(1, 64, 32, 97)
+constructor("easyocr_craft", "easyocr", "easyocr.craft:CRAFT", x=(1, 3, 64, 64))(pretrained=False, freeze=False)
 
 
 @case("pyannote-audio")
@@ -114,25 +110,18 @@ def pyannote_segmentation() -> Case:
     return model, {"waveforms": floats(2, 1, 16000)}
 
 
-@case("pyannote-audio")
-def pyannote_embedding() -> Case:
-    from pyannote.audio.models.embedding.wespeaker.resnet import ResNet34
-
-    return ResNet34(40, 64, pooling_func="TSTP", two_emb_layer=False), {"fbank": floats(2, 80, 40)}
-
-
-@case("vector-quantize-pytorch")
-def quantize_residual() -> Case:
-    from vector_quantize_pytorch import ResidualVQ
-
-    return ResidualVQ(dim=40, num_quantizers=3, codebook_size=64), {"x": floats(2, 17, 40)}
-
-
-@case("vector-quantize-pytorch")
-def quantize_scalar() -> Case:
-    from vector_quantize_pytorch import FSQ
-
-    return FSQ(levels=[8, 5, 5, 3], dim=40), {"z": floats(2, 17, 40)}
+constructor(
+    "pyannote_embedding",
+    "pyannote-audio",
+    "pyannote.audio.models.embedding.wespeaker.resnet:ResNet34",
+    fbank=(2, 80, 40),
+)(40, 64, pooling_func="TSTP", two_emb_layer=False)
+constructor("quantize_residual", "vector-quantize-pytorch", "vector_quantize_pytorch:ResidualVQ", x=(2, 17, 40))(
+    dim=40, num_quantizers=3, codebook_size=64
+)
+constructor("quantize_scalar", "vector-quantize-pytorch", "vector_quantize_pytorch:FSQ", z=(2, 17, 40))(
+    levels=[8, 5, 5, 3], dim=40
+)
 
 
 @case("torchrl")
@@ -144,13 +133,9 @@ def torchrl_dueling() -> Case:
     return module, {"x": floats(3, 4, 44, 44)}
 
 
-@case("torchrl")
-def torchrl_act() -> Case:
-    from torchrl.modules.models.act import ACTModel
-
-    return ACTModel(14, 6, 10, hidden_dim=40, nheads=5, num_encoder_layers=1, num_decoder_layers=2, latent_dim=8), {
-        "observation": floats(3, 14)
-    }
+constructor("torchrl_act", "torchrl", "torchrl.modules.models.act:ACTModel", observation=(3, 14))(
+    14, 6, 10, hidden_dim=40, nheads=5, num_encoder_layers=1, num_decoder_layers=2, latent_dim=8
+)
 
 
 @case("gpytorch")
@@ -197,18 +182,16 @@ def gpytorch_variational() -> Case:
     return Wrapped(), {"x": floats(17, 5)}
 
 
-@case("stanza")
-def stanza_biaffine() -> Case:
-    from stanza.models.common.biaffine import DeepBiaffineScorer
-
-    return DeepBiaffineScorer(40, 40, 32, 7), {"input1": floats(2, 17, 40), "input2": floats(2, 17, 40)}
-
-
-@case("stanza")
-def stanza_relative() -> Case:
-    from stanza.models.common.relative_attn import RelativeAttention
-
-    return RelativeAttention(40, 5, window=4, num_sinks=1), {"x": floats(2, 17, 40)}
+constructor(
+    "stanza_biaffine",
+    "stanza",
+    "stanza.models.common.biaffine:DeepBiaffineScorer",
+    input1=(2, 17, 40),
+    input2=(2, 17, 40),
+)(40, 40, 32, 7)
+constructor("stanza_relative", "stanza", "stanza.models.common.relative_attn:RelativeAttention", x=(2, 17, 40))(
+    40, 5, window=4, num_sinks=1
+)
 
 
 @case("effdet")
@@ -243,36 +226,33 @@ def darts_tide() -> Case:
     from darts.models.forecasting.tide_model import _TideModule
     from darts.utils.data.torch_datasets.utils import PLModuleInput
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = _TideModule(
-                input_dim=5,
-                output_dim=2,
-                future_cov_dim=3,
-                static_cov_dim=0,
-                nr_params=1,
-                num_encoder_layers=1,
-                num_decoder_layers=1,
-                decoder_output_dim=8,
-                hidden_size=32,
-                temporal_decoder_hidden=16,
-                temporal_width_past=4,
-                temporal_width_future=4,
-                temporal_hidden_size_past=16,
-                temporal_hidden_size_future=16,
-                use_layer_norm=True,
-                dropout=0.1,
-                input_chunk_length=24,
-                output_chunk_length=6,
-                use_reversible_instance_norm=True,
-                train_sample_shape={"past_target": (24, 2)},
-            )
+    model = _TideModule(
+        input_dim=5,
+        output_dim=2,
+        future_cov_dim=3,
+        static_cov_dim=0,
+        nr_params=1,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        decoder_output_dim=8,
+        hidden_size=32,
+        temporal_decoder_hidden=16,
+        temporal_width_past=4,
+        temporal_width_future=4,
+        temporal_hidden_size_past=16,
+        temporal_hidden_size_future=16,
+        use_layer_norm=True,
+        dropout=0.1,
+        input_chunk_length=24,
+        output_chunk_length=6,
+        use_reversible_instance_norm=True,
+        train_sample_shape={"past_target": (24, 2)},
+    )
 
-        def forward(self, past: Tensor, known: Tensor, future: Tensor) -> Any:
-            return self.model(PLModuleInput(past, None, known, future, None, None))
+    def forward(self: Any, past: Tensor, known: Tensor, future: Tensor) -> Any:
+        return self.model(PLModuleInput(past, None, known, future, None, None))
 
-    return Wrapped(), {"past": floats(3, 24, 2), "known": floats(3, 24, 3), "future": floats(3, 6, 3)}
+    return around(model, forward), {"past": floats(3, 24, 2), "known": floats(3, 24, 3), "future": floats(3, 6, 3)}
 
 
 @case("darts")
@@ -280,29 +260,26 @@ def darts_transformer() -> Case:
     from darts.models.forecasting.transformer_model import _TransformerModule
     from darts.utils.data.torch_datasets.utils import PLModuleInput
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = _TransformerModule(
-                input_size=2,
-                output_size=2,
-                nr_params=1,
-                d_model=40,
-                nhead=5,
-                num_encoder_layers=1,
-                num_decoder_layers=1,
-                dim_feedforward=64,
-                dropout=0.1,
-                activation="relu",
-                input_chunk_length=24,
-                output_chunk_length=6,
-                train_sample_shape={"past_target": (24, 2)},
-            )
+    model = _TransformerModule(
+        input_size=2,
+        output_size=2,
+        nr_params=1,
+        d_model=40,
+        nhead=5,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        dim_feedforward=64,
+        dropout=0.1,
+        activation="relu",
+        input_chunk_length=24,
+        output_chunk_length=6,
+        train_sample_shape={"past_target": (24, 2)},
+    )
 
-        def forward(self, past: Tensor) -> Any:
-            return self.model(PLModuleInput(past, None, None, None, None, None))
+    def forward(self: Any, past: Tensor) -> Any:
+        return self.model(PLModuleInput(past, None, None, None, None, None))
 
-    return Wrapped(), {"past": floats(3, 24, 2)}
+    return around(model, forward), {"past": floats(3, 24, 2)}
 
 
 @case("recbole")
@@ -324,131 +301,99 @@ def recbole_sequence() -> Case:
     return Wrapped(), {"item_seq": ids(90, 2, 17)}
 
 
-@case("recbole")
-def recbole_interest() -> Case:
-    from recbole.model.layers import SequenceAttLayer
-
-    return SequenceAttLayer(torch.arange(24).view(1, -1), (160, 32, 16), softmax_stag=True, return_seq_weight=False), {
-        "queries": floats(3, 40),
-        "keys": floats(3, 24, 40),
-        "keys_length": torch.tensor([24, 9, 3]),
-    }
-
-
-@case("nnaudio")
-def nnaudio_mel() -> Case:
-    from nnAudio.features import MFCC
-
-    return MFCC(sr=16000, n_mfcc=13, n_fft=256, hop_length=64, n_mels=24, verbose=False), {"x": floats(2, 2000)}
-
-
-@case("nnaudio")
-def nnaudio_cqt() -> Case:
-    from nnAudio.features import CQT2010v2
-
-    return CQT2010v2(sr=16000, hop_length=128, fmin=220, n_bins=36, verbose=False), {"x": floats(2, 4000)}
+constructor(
+    "recbole_interest",
+    "recbole",
+    "recbole.model.layers:SequenceAttLayer",
+    queries=(3, 40),
+    keys=(3, 24, 40),
+    keys_length=lambda: torch.tensor([24, 9, 3]),
+)(torch.arange(24).view(1, -1), (160, 32, 16), softmax_stag=True, return_seq_weight=False)
+constructor("nnaudio_mel", "nnaudio", "nnAudio.features:MFCC", x=(2, 2000))(
+    sr=16000, n_mfcc=13, n_fft=256, hop_length=64, n_mels=24, verbose=False
+)
+constructor("nnaudio_cqt", "nnaudio", "nnAudio.features:CQT2010v2", x=(2, 4000))(
+    sr=16000, hop_length=128, fmin=220, n_bins=36, verbose=False
+)
 
 
 @case("tabpfn")
 def tabpfn_v2() -> Case:
     from tabpfn.architectures.tabpfn_v2 import TabPFNV2, TabPFNV2Config
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            config = TabPFNV2Config(max_num_classes=3, num_buckets=10, emsize=48, nlayers=2, nhead=4)
-            self.model = TabPFNV2(config=config, n_out=3)
+    config = TabPFNV2Config(max_num_classes=3, num_buckets=10, emsize=48, nlayers=2, nhead=4)
+    model = TabPFNV2(config=config, n_out=3)
 
-        def forward(self, x: Tensor, y: Tensor) -> Any:
-            return self.model(x, y)
+    def forward(self: Any, x: Tensor, y: Tensor) -> Any:
+        return self.model(x, y)
 
-    return Wrapped(), {"x": floats(19, 1, 6), "y": torch.randint(0, 3, (12,)).float()}
+    return around(model, forward), {"x": floats(19, 1, 6), "y": torch.randint(0, 3, (12,)).float()}
 
 
-@case("tabpfn")
-def tabpfn_block() -> Case:
-    from tabpfn.architectures.tabpfn_v2_6 import AlongRowAttention
-
-    return AlongRowAttention(48, 4, 12), {"x_BrSE": floats(5, 9, 48)}
-
-
-@case("coqui-tts")
-def coqui_glow_encoder() -> Case:
-    from TTS.tts.layers.glow_tts.encoder import Encoder
-
-    return Encoder(
-        num_chars=90,
-        out_channels=20,
-        hidden_channels=40,
-        hidden_channels_dp=32,
-        encoder_type="rel_pos_transformer",
-        encoder_params={
-            "kernel_size": 3,
-            "dropout_p": 0.1,
-            "num_layers": 2,
-            "num_heads": 5,
-            "hidden_channels_ffn": 64,
-            "input_length": None,
-            "rel_attn_window_size": 4,
-        },
-    ), {"x": ids(90, 2, 17), "x_lengths": torch.tensor([17, 12])}
-
-
-@case("coqui-tts")
-def coqui_hifigan() -> Case:
-    from TTS.vocoder.models.hifigan_generator import HifiganGenerator
-
-    return HifiganGenerator(20, 1, "1", [[1, 3, 5], [1, 3, 5]], [3, 5], [8, 4], 32, [4, 2]), {"x": floats(2, 20, 17)}
-
-
-@case("k-diffusion")
-def kdiffusion_transformer() -> Case:
-    from k_diffusion.models import ImageTransformerDenoiserModelV1
-
-    return ImageTransformerDenoiserModelV1(2, 128, 96, 3, 3, (4, 4), num_classes=7), {
-        "x": floats(2, 3, 16, 16),
-        "sigma": torch.tensor([0.4, 3.0]),
-        "class_cond": torch.tensor([1, 6]),
-    }
-
-
-@case("k-diffusion")
-def kdiffusion_unet() -> Case:
-    from k_diffusion.models import ImageDenoiserModelV1
-
-    return ImageDenoiserModelV1(3, 32, (1, 1), (32, 64), (False, True)), {
-        "input": floats(2, 3, 16, 16),
-        "sigma": torch.tensor([0.4, 3.0]),
-    }
-
-
-@case("deepchem")
-def deepchem_molecules() -> Case:
-    from deepchem.models.torch_models.layers import MATEncoderLayer
-
-    return MATEncoderLayer(
-        dist_kernel="softmax", h=5, sa_hsize=40, d_input=40, d_hidden=64, d_output=40, n_layers=2, encoder_hsize=40
-    ), {
-        "x": floats(2, 9, 40),
-        "mask": torch.ones(2, 9),
-        "adj_matrix": torch.ones(2, 9, 9),
-        "distance_matrix": floats(2, 9, 9),
-    }
+constructor("tabpfn_block", "tabpfn", "tabpfn.architectures.tabpfn_v2_6:AlongRowAttention", x_BrSE=(5, 9, 48))(
+    48, 4, 12
+)
+constructor(
+    "coqui_glow_encoder",
+    "coqui-tts",
+    "TTS.tts.layers.glow_tts.encoder:Encoder",
+    x=lambda: ids(90, 2, 17),
+    x_lengths=lambda: torch.tensor([17, 12]),
+)(
+    num_chars=90,
+    out_channels=20,
+    hidden_channels=40,
+    hidden_channels_dp=32,
+    encoder_type="rel_pos_transformer",
+    encoder_params={
+        "kernel_size": 3,
+        "dropout_p": 0.1,
+        "num_layers": 2,
+        "num_heads": 5,
+        "hidden_channels_ffn": 64,
+        "input_length": None,
+        "rel_attn_window_size": 4,
+    },
+)
+constructor("coqui_hifigan", "coqui-tts", "TTS.vocoder.models.hifigan_generator:HifiganGenerator", x=(2, 20, 17))(
+    20, 1, "1", [[1, 3, 5], [1, 3, 5]], [3, 5], [8, 4], 32, [4, 2]
+)
+constructor(
+    "kdiffusion_transformer",
+    "k-diffusion",
+    "k_diffusion.models:ImageTransformerDenoiserModelV1",
+    x=(2, 3, 16, 16),
+    sigma=lambda: torch.tensor([0.4, 3.0]),
+    class_cond=lambda: torch.tensor([1, 6]),
+)(2, 128, 96, 3, 3, (4, 4), num_classes=7)
+constructor(
+    "kdiffusion_unet",
+    "k-diffusion",
+    "k_diffusion.models:ImageDenoiserModelV1",
+    input=(2, 3, 16, 16),
+    sigma=lambda: torch.tensor([0.4, 3.0]),
+)(3, 32, (1, 1), (32, 64), (False, True))
+constructor(
+    "deepchem_molecules",
+    "deepchem",
+    "deepchem.models.torch_models.layers:MATEncoderLayer",
+    x=(2, 9, 40),
+    mask=lambda: torch.ones(2, 9),
+    adj_matrix=lambda: torch.ones(2, 9, 9),
+    distance_matrix=(2, 9, 9),
+)(dist_kernel="softmax", h=5, sa_hsize=40, d_input=40, d_hidden=64, d_output=40, n_layers=2, encoder_hsize=40)
 
 
 @case("deepchem")
 def deepchem_graph() -> Case:
     from deepchem.models.torch_models.layers import MolGANEncoderLayer
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = MolGANEncoderLayer(units=[(32, 24), 40], nodes=5, edges=4)
+    model = MolGANEncoderLayer(units=[(32, 24), 40], nodes=5, edges=4)
 
-        def forward(self, adjacency: Tensor, nodes: Tensor) -> Any:
-            return self.model([adjacency, nodes])
+    def forward(self: Any, adjacency: Tensor, nodes: Tensor) -> Any:
+        return self.model([adjacency, nodes])
 
-    return Wrapped(), {"adjacency": floats(2, 9, 9, 4), "nodes": floats(2, 9, 5)}
+    return around(model, forward), {"adjacency": floats(2, 9, 9, 4), "nodes": floats(2, 9, 5)}
 
 
 @case("mattersim")
@@ -467,45 +412,38 @@ def mattersim_block() -> Case:
     return Edges(), {"lengths": torch.rand(23) * 4 + 0.5}
 
 
-@case("mattersim")
-def mattersim_angles() -> Case:
-    from mattersim.forcefield.m3gnet.modules import SphericalBasisLayer
-
-    return SphericalBasisLayer(max_n=4, max_l=4, cutoff=5.0), {
-        "r": torch.rand(23) * 4 + 0.5,
-        "theta_val": torch.rand(23) * 3,
-    }
+constructor(
+    "mattersim_angles",
+    "mattersim",
+    "mattersim.forcefield.m3gnet.modules:SphericalBasisLayer",
+    r=lambda: torch.rand(23) * 4 + 0.5,
+    theta_val=lambda: torch.rand(23) * 3,
+)(max_n=4, max_l=4, cutoff=5.0)
 
 
 @case("scvi-tools")
 def scvi_encoder() -> Case:
     from scvi.nn import Encoder
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Encoder(50, 10, n_cat_list=[3], n_layers=2, n_hidden=32)
+    model = Encoder(50, 10, n_cat_list=[3], n_layers=2, n_hidden=32)
 
-        def forward(self, x: Tensor, batch_index: Tensor) -> Any:
-            mean, variance, _ = self.model(torch.log1p(x), batch_index)
-            return mean, variance
+    def forward(self: Any, x: Tensor, batch_index: Tensor) -> Any:
+        mean, variance, _ = self.model(torch.log1p(x), batch_index)
+        return mean, variance
 
-    return Wrapped(), {"x": torch.rand(4, 50) * 20, "batch_index": torch.tensor([[0], [1], [2], [1]])}
+    return around(model, forward), {"x": torch.rand(4, 50) * 20, "batch_index": torch.tensor([[0], [1], [2], [1]])}
 
 
 @case("scvi-tools")
 def scvi_decoder() -> Case:
     from scvi.nn import DecoderSCVI
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = DecoderSCVI(10, 50, n_cat_list=[3], n_layers=2, n_hidden=32)
+    model = DecoderSCVI(10, 50, n_cat_list=[3], n_layers=2, n_hidden=32)
 
-        def forward(self, z: Tensor, library: Tensor, batch_index: Tensor) -> Any:
-            return self.model("gene-cell", z, library, batch_index)
+    def forward(self: Any, z: Tensor, library: Tensor, batch_index: Tensor) -> Any:
+        return self.model("gene-cell", z, library, batch_index)
 
-    return Wrapped(), {
+    return around(model, forward), {
         "z": floats(4, 10),
         "library": torch.rand(4, 1) * 3,
         "batch_index": torch.tensor([[0], [1], [2], [1]]),

@@ -3,7 +3,10 @@
 ``CASES`` has them by name, each with its package and a function that makes the module and the example.
 """
 
+import copy
+import importlib
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -35,6 +38,37 @@ def case(package: str) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
     return add
 
 
+def constructor(
+    name: str, package: str, maker: str, /, **inputs: tuple[int, ...] | Callable[[], Tensor]
+) -> Callable[..., None]:
+    """Register a case that only calls ``maker``, ``module:name``: with the arguments of what is returned.
+
+    ``inputs``: the example, by shapes of floats or by functions.
+    """
+    module, _, path = maker.partition(":")
+
+    def add(*args: Any, **settings: Any) -> None:
+        def make() -> Case:
+            args_copy, settings_copy = copy.deepcopy((args, settings))
+            made = attrgetter(path)(importlib.import_module(module))(*args_copy, **settings_copy)
+            return made, {key: floats(*drawn) if isinstance(drawn, tuple) else drawn() for key, drawn in inputs.items()}
+
+        CASES[name] = package, make
+
+    return add
+
+
+class _Around(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+
+def around(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
+    """A module with this forward, which calls ``self.model``."""
+    return type("Wrapped", (_Around,), {"forward": forward})(model)  # type: ignore[no-any-return]
+
+
 def floats(*shape: int) -> Tensor:
     return torch.randn(*shape)
 
@@ -63,41 +97,19 @@ def x_rotary_decoder() -> Case:
     ), {"x": ids(90, 2, 17)}
 
 
-@case("x-transformers")
-def x_alibi_encoder() -> Case:
-    from x_transformers import Encoder
-
-    return Encoder(dim=40, depth=2, heads=5, attn_dim_head=8, alibi_pos_bias=True, alibi_num_heads=5), {
-        "x": floats(2, 17, 40)
-    }
-
-
-@case("x-transformers")
-def x_t5_bias() -> Case:
-    from x_transformers import Encoder
-
-    return Encoder(dim=40, depth=2, heads=5, attn_dim_head=8, rel_pos_bias=True), {"x": floats(2, 17, 40)}
-
-
-@case("fair-esm")
-def esm2() -> Case:
-    from esm.model.esm2 import ESM2
-
-    return ESM2(num_layers=2, embed_dim=40, attention_heads=5), {"tokens": ids(30, 2, 17)}
-
-
-@case("fair-esm")
-def msa_row_attention() -> Case:
-    from esm.axial_attention import RowSelfAttention
-
-    return RowSelfAttention(40, 5), {"x": floats(7, 9, 2, 40)}
-
-
-@case("openai-whisper")
-def whisper_encoder() -> Case:
-    from whisper.model import AudioEncoder
-
-    return AudioEncoder(n_mels=16, n_ctx=20, n_state=40, n_head=5, n_layer=2), {"x": floats(2, 16, 40)}
+constructor("x_alibi_encoder", "x-transformers", "x_transformers:Encoder", x=(2, 17, 40))(
+    dim=40, depth=2, heads=5, attn_dim_head=8, alibi_pos_bias=True, alibi_num_heads=5
+)
+constructor("x_t5_bias", "x-transformers", "x_transformers:Encoder", x=(2, 17, 40))(
+    dim=40, depth=2, heads=5, attn_dim_head=8, rel_pos_bias=True
+)
+constructor("esm2", "fair-esm", "esm.model.esm2:ESM2", tokens=lambda: ids(30, 2, 17))(
+    num_layers=2, embed_dim=40, attention_heads=5
+)
+constructor("msa_row_attention", "fair-esm", "esm.axial_attention:RowSelfAttention", x=(7, 9, 2, 40))(40, 5)
+constructor("whisper_encoder", "openai-whisper", "whisper.model:AudioEncoder", x=(2, 16, 40))(
+    n_mels=16, n_ctx=20, n_state=40, n_head=5, n_layer=2
+)
 
 
 @case("openai-whisper")
@@ -109,180 +121,89 @@ def whisper_decoder() -> Case:
     return decoder, {"x": ids(90, 2, 9), "xa": floats(2, 20, 40)}
 
 
-@case("open_clip_torch")
-def clip_text() -> Case:
-    from open_clip.transformer import TextTransformer
-
-    return TextTransformer(context_length=21, vocab_size=90, width=40, heads=5, layers=2, output_dim=24), {
-        "text": ids(90, 2, 21)
-    }
-
-
-@case("open_clip_torch")
-def clip_vision() -> Case:
-    from open_clip.transformer import VisionTransformer
-
-    return VisionTransformer(image_size=24, patch_size=6, width=40, layers=2, heads=5, mlp_ratio=2.0, output_dim=24), {
-        "x": floats(2, 3, 24, 24)
-    }
-
-
-@case("timm")
-def timm_vit() -> Case:
-    import timm
-
-    return timm.create_model(
-        "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=40, depth=2, num_heads=5, num_classes=7
-    ), {"x": floats(2, 3, 32, 32)}
-
-
-@case("timm")
-def timm_eva_rope() -> Case:
-    from timm.models.eva import Eva
-
-    return Eva(
-        img_size=32,
-        patch_size=8,
-        embed_dim=40,
-        depth=2,
-        num_heads=5,
-        num_classes=7,
-        use_rot_pos_emb=True,
-        swiglu_mlp=True,
-    ), {"x": floats(2, 3, 32, 32)}
-
-
-@case("timm")
-def timm_swin() -> Case:
-    from timm.models.swin_transformer import SwinTransformer
-
-    return SwinTransformer(
-        img_size=32, patch_size=2, embed_dim=20, depths=(2, 2), num_heads=(2, 4), window_size=4, num_classes=7
-    ), {"x": floats(2, 3, 32, 32)}
-
-
-@case("timm")
-def timm_beit() -> Case:
-    from timm.models.beit import Beit
-
-    return Beit(
-        img_size=32,
-        patch_size=8,
-        embed_dim=40,
-        depth=2,
-        num_heads=5,
-        num_classes=7,
-        use_rel_pos_bias=True,
-        use_abs_pos_emb=False,
-    ), {"x": floats(2, 3, 32, 32)}
-
-
-@case("timm")
-def timm_cait() -> Case:
-    from timm.models.cait import Cait
-
-    return Cait(img_size=32, patch_size=8, embed_dim=40, depth=2, num_heads=5, num_classes=7), {
-        "x": floats(2, 3, 32, 32)
-    }
-
-
-@case("timm")
-def timm_maxvit() -> Case:
-    import timm
-
-    return timm.create_model("maxvit_nano_rw_256", img_size=64, num_classes=7), {"x": floats(2, 3, 64, 64)}
-
-
-@case("vit-pytorch")
-def vit() -> Case:
-    from vit_pytorch import ViT
-
-    return ViT(image_size=32, patch_size=8, num_classes=7, dim=40, depth=2, heads=5, dim_head=8, mlp_dim=64), {
-        "img": floats(2, 3, 32, 32)
-    }
-
-
-@case("vit-pytorch")
-def simple_vit() -> Case:
-    from vit_pytorch.simple_vit import SimpleViT
-
-    return SimpleViT(image_size=32, patch_size=8, num_classes=7, dim=40, depth=2, heads=5, dim_head=8, mlp_dim=64), {
-        "img": floats(2, 3, 32, 32)
-    }
-
-
-@case("vit-pytorch")
-def cross_vit() -> Case:
-    from vit_pytorch.cross_vit import CrossViT
-
-    return CrossViT(
-        image_size=32,
-        num_classes=7,
-        depth=1,
-        sm_dim=24,
-        sm_patch_size=8,
-        sm_enc_depth=1,
-        sm_enc_heads=3,
-        sm_enc_mlp_dim=32,
-        lg_dim=40,
-        lg_patch_size=16,
-        lg_enc_depth=1,
-        lg_enc_heads=5,
-        lg_enc_mlp_dim=48,
-        cross_attn_depth=1,
-        cross_attn_heads=4,
-    ), {"img": floats(2, 3, 32, 32)}
-
-
-@case("vit-pytorch")
-def cct() -> Case:
-    from vit_pytorch.cct import CCT
-
-    return CCT(
-        img_size=(32, 32),
-        embedding_dim=40,
-        n_conv_layers=1,
-        num_layers=2,
-        num_heads=5,
-        mlp_ratio=2.0,
-        num_classes=7,
-        positional_embedding="learnable",
-    ), {"x": floats(2, 3, 32, 32)}
-
-
-@case("vit-pytorch")
-def vivit() -> Case:
-    from vit_pytorch.vivit import ViViT
-
-    return ViViT(
-        image_size=16,
-        image_patch_size=8,
-        frames=4,
-        frame_patch_size=2,
-        num_classes=7,
-        dim=40,
-        spatial_depth=1,
-        temporal_depth=1,
-        heads=5,
-        dim_head=8,
-        mlp_dim=64,
-    ), {"video": floats(2, 3, 4, 16, 16)}
-
-
-@case("local-attention")
-def local_transformer() -> Case:
-    from local_attention import LocalTransformer
-
-    return LocalTransformer(
-        num_tokens=90, dim=40, depth=2, max_seq_len=48, heads=5, dim_head=8, local_attn_window_size=6
-    ), {"x": ids(90, 2, 18)}
-
-
-@case("local-attention")
-def local_attention_layer() -> Case:
-    from local_attention.transformer import LocalMHA
-
-    return LocalMHA(dim=40, window_size=6, heads=5, dim_head=8, causal=True), {"x": floats(2, 18, 40)}
+constructor("clip_text", "open_clip_torch", "open_clip.transformer:TextTransformer", text=lambda: ids(90, 2, 21))(
+    context_length=21, vocab_size=90, width=40, heads=5, layers=2, output_dim=24
+)
+constructor("clip_vision", "open_clip_torch", "open_clip.transformer:VisionTransformer", x=(2, 3, 24, 24))(
+    image_size=24, patch_size=6, width=40, layers=2, heads=5, mlp_ratio=2.0, output_dim=24
+)
+constructor("timm_vit", "timm", "timm:create_model", x=(2, 3, 32, 32))(
+    "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=40, depth=2, num_heads=5, num_classes=7
+)
+constructor("timm_eva_rope", "timm", "timm.models.eva:Eva", x=(2, 3, 32, 32))(
+    img_size=32, patch_size=8, embed_dim=40, depth=2, num_heads=5, num_classes=7, use_rot_pos_emb=True, swiglu_mlp=True
+)
+constructor("timm_swin", "timm", "timm.models.swin_transformer:SwinTransformer", x=(2, 3, 32, 32))(
+    img_size=32, patch_size=2, embed_dim=20, depths=(2, 2), num_heads=(2, 4), window_size=4, num_classes=7
+)
+constructor("timm_beit", "timm", "timm.models.beit:Beit", x=(2, 3, 32, 32))(
+    img_size=32,
+    patch_size=8,
+    embed_dim=40,
+    depth=2,
+    num_heads=5,
+    num_classes=7,
+    use_rel_pos_bias=True,
+    use_abs_pos_emb=False,
+)
+constructor("timm_cait", "timm", "timm.models.cait:Cait", x=(2, 3, 32, 32))(
+    img_size=32, patch_size=8, embed_dim=40, depth=2, num_heads=5, num_classes=7
+)
+constructor("timm_maxvit", "timm", "timm:create_model", x=(2, 3, 64, 64))(
+    "maxvit_nano_rw_256", img_size=64, num_classes=7
+)
+constructor("vit", "vit-pytorch", "vit_pytorch:ViT", img=(2, 3, 32, 32))(
+    image_size=32, patch_size=8, num_classes=7, dim=40, depth=2, heads=5, dim_head=8, mlp_dim=64
+)
+constructor("simple_vit", "vit-pytorch", "vit_pytorch.simple_vit:SimpleViT", img=(2, 3, 32, 32))(
+    image_size=32, patch_size=8, num_classes=7, dim=40, depth=2, heads=5, dim_head=8, mlp_dim=64
+)
+constructor("cross_vit", "vit-pytorch", "vit_pytorch.cross_vit:CrossViT", img=(2, 3, 32, 32))(
+    image_size=32,
+    num_classes=7,
+    depth=1,
+    sm_dim=24,
+    sm_patch_size=8,
+    sm_enc_depth=1,
+    sm_enc_heads=3,
+    sm_enc_mlp_dim=32,
+    lg_dim=40,
+    lg_patch_size=16,
+    lg_enc_depth=1,
+    lg_enc_heads=5,
+    lg_enc_mlp_dim=48,
+    cross_attn_depth=1,
+    cross_attn_heads=4,
+)
+constructor("cct", "vit-pytorch", "vit_pytorch.cct:CCT", x=(2, 3, 32, 32))(
+    img_size=(32, 32),
+    embedding_dim=40,
+    n_conv_layers=1,
+    num_layers=2,
+    num_heads=5,
+    mlp_ratio=2.0,
+    num_classes=7,
+    positional_embedding="learnable",
+)
+constructor("vivit", "vit-pytorch", "vit_pytorch.vivit:ViViT", video=(2, 3, 4, 16, 16))(
+    image_size=16,
+    image_patch_size=8,
+    frames=4,
+    frame_patch_size=2,
+    num_classes=7,
+    dim=40,
+    spatial_depth=1,
+    temporal_depth=1,
+    heads=5,
+    dim_head=8,
+    mlp_dim=64,
+)
+constructor("local_transformer", "local-attention", "local_attention:LocalTransformer", x=lambda: ids(90, 2, 18))(
+    num_tokens=90, dim=40, depth=2, max_seq_len=48, heads=5, dim_head=8, local_attn_window_size=6
+)
+constructor("local_attention_layer", "local-attention", "local_attention.transformer:LocalMHA", x=(2, 18, 40))(
+    dim=40, window_size=6, heads=5, dim_head=8, causal=True
+)
 
 
 @case("chronos-forecasting")
@@ -302,243 +223,158 @@ def chronos_bolt() -> Case:
         "use_reg_token": True,
     }
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = ChronosBoltModelForForecasting(c)
+    model = ChronosBoltModelForForecasting(c)
 
-        def forward(self, context: Tensor) -> Any:
-            return self.model(context=context).quantile_preds
+    def forward(self: Any, context: Tensor) -> Any:
+        return self.model(context=context).quantile_preds
 
-    return Wrapped(), {"context": floats(2, 40)}
+    return around(model, forward), {"context": floats(2, 40)}
 
 
-@case("conformer")
-def conformer() -> Case:
-    from conformer import Conformer
-
-    return Conformer(40, depth=2, dim_head=8, heads=5), {"x": floats(2, 17, 40)}
-
-
-@case("perceiver-pytorch")
-def perceiver() -> Case:
-    from perceiver_pytorch import Perceiver
-
-    return Perceiver(
-        num_freq_bands=4,
-        max_freq=10.0,
-        depth=1,
-        input_axis=2,
-        input_channels=3,
-        num_latents=7,
-        latent_dim=40,
-        cross_heads=1,
-        latent_heads=5,
-        cross_dim_head=8,
-        latent_dim_head=8,
-        num_classes=7,
-    ), {"data": floats(2, 8, 8, 3)}
-
-
-@case("perceiver-pytorch")
-def perceiver_io() -> Case:
-    from perceiver_pytorch import PerceiverIO
-
-    return PerceiverIO(
-        dim=40,
-        queries_dim=24,
-        logits_dim=9,
-        depth=1,
-        num_latents=7,
-        latent_dim=32,
-        latent_heads=4,
-        cross_dim_head=8,
-        latent_dim_head=8,
-    ), {"data": floats(2, 17, 40), "queries": floats(2, 5, 24)}
-
-
-@case("performer-pytorch")
-def performer() -> Case:
-    from performer_pytorch import PerformerLM
-
-    return PerformerLM(
-        num_tokens=90, max_seq_len=48, dim=40, depth=2, heads=5, dim_head=8, causal=False, nb_features=12
-    ), {"x": ids(90, 2, 17)}
-
-
-@case("linear-attention-transformer")
-def linear_attention() -> Case:
-    from linear_attention_transformer import LinearAttentionTransformerLM
-
-    return LinearAttentionTransformerLM(num_tokens=90, dim=40, heads=5, depth=2, max_seq_len=48, causal=False), {
-        "x": ids(90, 2, 17)
-    }
-
-
-@case("nystrom-attention")
-def nystrom() -> Case:
-    from nystrom_attention import Nystromformer
-
-    return Nystromformer(dim=40, dim_head=8, heads=5, depth=2, num_landmarks=4), {"x": floats(2, 20, 40)}
-
-
-@case("axial-attention")
-def axial_image() -> Case:
-    from axial_attention import AxialAttention
-
-    return AxialAttention(dim=40, dim_index=1, heads=5, num_dimensions=2), {"x": floats(2, 40, 6, 7)}
-
-
-@case("tab-transformer-pytorch")
-def ft_transformer() -> Case:
-    from tab_transformer_pytorch import FTTransformer
-
-    return FTTransformer(categories=(10, 5, 6), num_continuous=4, dim=40, dim_out=1, depth=2, heads=5, dim_head=8), {
-        "x_categ": torch.randint(0, 5, (3, 3)),
-        "x_numer": floats(3, 4),
-    }
-
-
-@case("segment-anything")
-def sam_image_encoder() -> Case:
-    from segment_anything.modeling.image_encoder import ImageEncoderViT
-
-    return ImageEncoderViT(
-        img_size=64,
-        patch_size=8,
-        embed_dim=40,
-        depth=2,
-        num_heads=5,
-        out_chans=16,
-        use_rel_pos=True,
-        window_size=3,
-        global_attn_indexes=(1,),
-    ), {"x": floats(2, 3, 64, 64)}
-
-
-@case("segment-anything")
-def sam_two_way() -> Case:
-    from segment_anything.modeling.transformer import TwoWayTransformer
-
-    return TwoWayTransformer(depth=2, embedding_dim=40, num_heads=5, mlp_dim=48, attention_downsample_rate=1), {
-        "image_embedding": floats(2, 40, 6, 7),
-        "image_pe": floats(2, 40, 6, 7),
-        "point_embedding": floats(2, 3, 40),
-    }
-
-
-@case("x-clip")
-def xclip_text() -> Case:
-    from x_clip.x_clip import TextTransformer
-
-    return TextTransformer(40, num_tokens=90, max_seq_len=32, depth=2, heads=5, dim_head=8), {"x": ids(90, 2, 17)}
-
-
-@case("timesformer-pytorch")
-def timesformer() -> Case:
-    from timesformer_pytorch import TimeSformer
-
-    return TimeSformer(
-        dim=40, image_size=16, patch_size=8, num_frames=3, num_classes=7, depth=2, heads=5, dim_head=8
-    ), {"video": floats(2, 3, 3, 16, 16)}
-
-
-@case("enformer-pytorch")
-def enformer_attention() -> Case:
-    from enformer_pytorch.modeling_enformer import Attention
-
-    return Attention(40, num_rel_pos_features=30, heads=5, dim_key=8, dim_value=8), {"x": floats(2, 17, 40)}
+constructor("conformer", "conformer", "conformer:Conformer", x=(2, 17, 40))(40, depth=2, dim_head=8, heads=5)
+constructor("perceiver", "perceiver-pytorch", "perceiver_pytorch:Perceiver", data=(2, 8, 8, 3))(
+    num_freq_bands=4,
+    max_freq=10.0,
+    depth=1,
+    input_axis=2,
+    input_channels=3,
+    num_latents=7,
+    latent_dim=40,
+    cross_heads=1,
+    latent_heads=5,
+    cross_dim_head=8,
+    latent_dim_head=8,
+    num_classes=7,
+)
+constructor("perceiver_io", "perceiver-pytorch", "perceiver_pytorch:PerceiverIO", data=(2, 17, 40), queries=(2, 5, 24))(
+    dim=40,
+    queries_dim=24,
+    logits_dim=9,
+    depth=1,
+    num_latents=7,
+    latent_dim=32,
+    latent_heads=4,
+    cross_dim_head=8,
+    latent_dim_head=8,
+)
+constructor("performer", "performer-pytorch", "performer_pytorch:PerformerLM", x=lambda: ids(90, 2, 17))(
+    num_tokens=90, max_seq_len=48, dim=40, depth=2, heads=5, dim_head=8, causal=False, nb_features=12
+)
+constructor(
+    "linear_attention",
+    "linear-attention-transformer",
+    "linear_attention_transformer:LinearAttentionTransformerLM",
+    x=lambda: ids(90, 2, 17),
+)(num_tokens=90, dim=40, heads=5, depth=2, max_seq_len=48, causal=False)
+constructor("nystrom", "nystrom-attention", "nystrom_attention:Nystromformer", x=(2, 20, 40))(
+    dim=40, dim_head=8, heads=5, depth=2, num_landmarks=4
+)
+constructor("axial_image", "axial-attention", "axial_attention:AxialAttention", x=(2, 40, 6, 7))(
+    dim=40, dim_index=1, heads=5, num_dimensions=2
+)
+constructor(
+    "ft_transformer",
+    "tab-transformer-pytorch",
+    "tab_transformer_pytorch:FTTransformer",
+    x_categ=lambda: torch.randint(0, 5, (3, 3)),
+    x_numer=(3, 4),
+)(categories=(10, 5, 6), num_continuous=4, dim=40, dim_out=1, depth=2, heads=5, dim_head=8)
+constructor(
+    "sam_image_encoder", "segment-anything", "segment_anything.modeling.image_encoder:ImageEncoderViT", x=(2, 3, 64, 64)
+)(
+    img_size=64,
+    patch_size=8,
+    embed_dim=40,
+    depth=2,
+    num_heads=5,
+    out_chans=16,
+    use_rel_pos=True,
+    window_size=3,
+    global_attn_indexes=(1,),
+)
+constructor(
+    "sam_two_way",
+    "segment-anything",
+    "segment_anything.modeling.transformer:TwoWayTransformer",
+    image_embedding=(2, 40, 6, 7),
+    image_pe=(2, 40, 6, 7),
+    point_embedding=(2, 3, 40),
+)(depth=2, embedding_dim=40, num_heads=5, mlp_dim=48, attention_downsample_rate=1)
+constructor("xclip_text", "x-clip", "x_clip.x_clip:TextTransformer", x=lambda: ids(90, 2, 17))(
+    40, num_tokens=90, max_seq_len=32, depth=2, heads=5, dim_head=8
+)
+constructor("timesformer", "timesformer-pytorch", "timesformer_pytorch:TimeSformer", video=(2, 3, 3, 16, 16))(
+    dim=40, image_size=16, patch_size=8, num_frames=3, num_classes=7, depth=2, heads=5, dim_head=8
+)
+constructor("enformer_attention", "enformer-pytorch", "enformer_pytorch.modeling_enformer:Attention", x=(2, 17, 40))(
+    40, num_rel_pos_features=30, heads=5, dim_key=8, dim_value=8
+)
 
 
 @case("iTransformer")
 def itransformer() -> Case:
     from iTransformer import iTransformer
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = iTransformer(
-                num_variates=7, lookback_len=24, dim=40, depth=2, heads=5, dim_head=8, pred_length=6
-            )
+    model = iTransformer(num_variates=7, lookback_len=24, dim=40, depth=2, heads=5, dim_head=8, pred_length=6)
 
-        def forward(self, x: Tensor) -> Any:
-            return self.model(x)
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.model(x)
 
-    return Wrapped(), {"x": floats(2, 24, 7)}
+    return around(model, forward), {"x": floats(2, 24, 7)}
 
 
-@case("mega-pytorch")
-def mega() -> Case:
-    from mega_pytorch import Mega
-
-    return Mega(
-        num_tokens=90, dim=40, depth=2, ema_heads=4, attn_dim_qk=16, attn_dim_value=48, laplacian_attn_fn=False
-    ), {"x": ids(90, 2, 17)}
-
-
-@case("memorizing-transformers-pytorch")
-def memorizing_attention() -> Case:
-    from memorizing_transformers_pytorch.memorizing_transformers_pytorch import Attention
-
-    return Attention(dim=40, heads=5, dim_head=8), {"x": floats(2, 17, 40)}
-
-
-@case("bidirectional-cross-attention")
-def bidirectional() -> Case:
-    from bidirectional_cross_attention import BidirectionalCrossAttention
-
-    return BidirectionalCrossAttention(dim=40, heads=5, dim_head=8, context_dim=24), {
-        "x": floats(2, 17, 40),
-        "context": floats(2, 9, 24),
-    }
-
-
-@case("charformer-pytorch")
-def charformer() -> Case:
-    from charformer_pytorch import GBST
-
-    return GBST(num_tokens=90, dim=40, max_block_size=4, downsample_factor=4), {"x": ids(90, 2, 24)}
+constructor("mega", "mega-pytorch", "mega_pytorch:Mega", x=lambda: ids(90, 2, 17))(
+    num_tokens=90, dim=40, depth=2, ema_heads=4, attn_dim_qk=16, attn_dim_value=48, laplacian_attn_fn=False
+)
+constructor(
+    "memorizing_attention",
+    "memorizing-transformers-pytorch",
+    "memorizing_transformers_pytorch.memorizing_transformers_pytorch:Attention",
+    x=(2, 17, 40),
+)(dim=40, heads=5, dim_head=8)
+constructor(
+    "bidirectional",
+    "bidirectional-cross-attention",
+    "bidirectional_cross_attention:BidirectionalCrossAttention",
+    x=(2, 17, 40),
+    context=(2, 9, 24),
+)(dim=40, heads=5, dim_head=8, context_dim=24)
+constructor("charformer", "charformer-pytorch", "charformer_pytorch:GBST", x=lambda: ids(90, 2, 24))(
+    num_tokens=90, dim=40, max_block_size=4, downsample_factor=4
+)
 
 
 @case("espnet")
 def espnet_conformer() -> Case:
     from espnet.nets.pytorch_backend.conformer.encoder import Encoder
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Encoder(
-                idim=20,
-                attention_dim=40,
-                attention_heads=5,
-                linear_units=64,
-                num_blocks=2,
-                input_layer="linear",
-                pos_enc_layer_type="rel_pos",
-                selfattention_layer_type="rel_selfattn",
-            )
+    model = Encoder(
+        idim=20,
+        attention_dim=40,
+        attention_heads=5,
+        linear_units=64,
+        num_blocks=2,
+        input_layer="linear",
+        pos_enc_layer_type="rel_pos",
+        selfattention_layer_type="rel_selfattn",
+    )
 
-        def forward(self, xs: Tensor) -> Any:
-            return self.model(xs, None)[0]
+    def forward(self: Any, xs: Tensor) -> Any:
+        return self.model(xs, None)[0]
 
-    return Wrapped(), {"xs": floats(2, 17, 20)}
+    return around(model, forward), {"xs": floats(2, 17, 20)}
 
 
 @case("espnet")
 def espnet_transformer() -> Case:
     from espnet.nets.pytorch_backend.transformer.encoder import Encoder
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Encoder(
-                idim=20, attention_dim=40, attention_heads=5, linear_units=64, num_blocks=2, input_layer="linear"
-            )
+    model = Encoder(idim=20, attention_dim=40, attention_heads=5, linear_units=64, num_blocks=2, input_layer="linear")
 
-        def forward(self, xs: Tensor, mask: Tensor) -> Any:
-            return self.model(xs, mask[:, None, :])[0]
+    def forward(self: Any, xs: Tensor, mask: Tensor) -> Any:
+        return self.model(xs, mask[:, None, :])[0]
 
-    return Wrapped(), {"xs": floats(2, 17, 20), "mask": torch.ones(2, 17, dtype=torch.bool)}
+    return around(model, forward), {"xs": floats(2, 17, 20), "mask": torch.ones(2, 17, dtype=torch.bool)}
 
 
 @case("torchscale")
@@ -557,15 +393,12 @@ def torchscale_encoder() -> Case:
         no_output_layer=True,
     )
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Encoder(c)
+    model = Encoder(c)
 
-        def forward(self, x: Tensor) -> Any:
-            return self.model(src_tokens=None, token_embeddings=x)["encoder_out"]
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.model(src_tokens=None, token_embeddings=x)["encoder_out"]
 
-    return Wrapped(), {"x": floats(2, 17, 40)}
+    return around(model, forward), {"x": floats(2, 17, 40)}
 
 
 @case("torchscale")
@@ -582,15 +415,12 @@ def torchscale_retention() -> Case:
         vocab_size=90,
     )
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = RetNetDecoder(c, embed_tokens=nn.Embedding(90, 40))
+    model = RetNetDecoder(c, embed_tokens=nn.Embedding(90, 40))
 
-        def forward(self, tokens: Tensor) -> Any:
-            return self.model(tokens)[0]
+    def forward(self: Any, tokens: Tensor) -> Any:
+        return self.model(tokens)[0]
 
-    return Wrapped(), {"tokens": ids(90, 2, 17)}
+    return around(model, forward), {"tokens": ids(90, 2, 17)}
 
 
 @case("pytorch-transformers")
@@ -622,23 +452,25 @@ def pytorch_transformers_xlnet() -> Case:
     }
 
 
-@case("rtdl-revisiting-models")
-def rtdl_ft() -> Case:
-    from rtdl_revisiting_models import FTTransformer
-
-    return FTTransformer(
-        n_cont_features=4,
-        cat_cardinalities=[5, 6],
-        d_out=2,
-        n_blocks=2,
-        d_block=40,
-        attention_n_heads=5,
-        attention_dropout=0.0,
-        ffn_d_hidden=48,
-        ffn_d_hidden_multiplier=None,
-        ffn_dropout=0.0,
-        residual_dropout=0.0,
-    ), {"x_cont": floats(3, 4), "x_cat": torch.randint(0, 5, (3, 2))}
+constructor(
+    "rtdl_ft",
+    "rtdl-revisiting-models",
+    "rtdl_revisiting_models:FTTransformer",
+    x_cont=(3, 4),
+    x_cat=lambda: torch.randint(0, 5, (3, 2)),
+)(
+    n_cont_features=4,
+    cat_cardinalities=[5, 6],
+    d_out=2,
+    n_blocks=2,
+    d_block=40,
+    attention_n_heads=5,
+    attention_dropout=0.0,
+    ffn_d_hidden=48,
+    ffn_d_hidden_multiplier=None,
+    ffn_dropout=0.0,
+    residual_dropout=0.0,
+)
 
 
 @case("litgpt")
@@ -668,22 +500,19 @@ def litgpt_llama() -> Case:
 def hiera() -> Case:
     from sam2.modeling.backbones.hieradet import Hiera
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Hiera(
-                embed_dim=24,
-                num_heads=1,
-                stages=(1, 2, 2, 1),
-                global_att_blocks=(4,),
-                window_spec=(8, 4, 4, 2),
-                window_pos_embed_bkg_spatial_size=(4, 4),
-            )
+    model = Hiera(
+        embed_dim=24,
+        num_heads=1,
+        stages=(1, 2, 2, 1),
+        global_att_blocks=(4,),
+        window_spec=(8, 4, 4, 2),
+        window_pos_embed_bkg_spatial_size=(4, 4),
+    )
 
-        def forward(self, x: Tensor) -> Any:
-            return self.model(x)[-1]
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.model(x)[-1]
 
-    return Wrapped(), {"x": floats(2, 3, 64, 64)}
+    return around(model, forward), {"x": floats(2, 3, 64, 64)}
 
 
 @case("rotary-embedding-torch")
@@ -705,44 +534,25 @@ def rotary_layer() -> Case:
     return Layer(), {"x": floats(2, 17, 40)}
 
 
-@case("muse-maskgit-pytorch")
-def muse_transformer() -> Case:
-    from muse_maskgit_pytorch.muse_maskgit_pytorch import TransformerBlocks
-
-    return TransformerBlocks(dim=40, depth=2, dim_head=8, heads=5), {
-        "x": floats(2, 17, 40),
-        "context": floats(2, 9, 40),
-    }
-
-
-@case("sinkhorn-transformer")
-def sinkhorn() -> Case:
-    from sinkhorn_transformer import SinkhornTransformer
-
-    return SinkhornTransformer(dim=40, heads=5, depth=2, bucket_size=6, n_local_attn_heads=0), {"x": floats(2, 24, 40)}
-
-
-@case("torch_geometric")
-def performer_geometric() -> Case:
-    from torch_geometric.nn.attention import PerformerAttention
-
-    return PerformerAttention(channels=40, heads=5, head_channels=8), {"x": floats(2, 17, 40)}
-
-
-@case("uni2ts")
-def uni2ts_encoder() -> Case:
-    from uni2ts.module.transformer import TransformerEncoder
-
-    return TransformerEncoder(40, 2, num_heads=5, use_moe=False, use_glu=True), {"x": floats(2, 17, 40)}
-
-
-@case("open-flamingo")
-def flamingo_resampler() -> Case:
-    from open_flamingo.src.helpers import PerceiverResampler
-
-    return PerceiverResampler(dim=40, depth=2, dim_head=8, heads=5, num_latents=7, max_num_media=None), {
-        "x": floats(2, 1, 1, 17, 40)
-    }
+constructor(
+    "muse_transformer",
+    "muse-maskgit-pytorch",
+    "muse_maskgit_pytorch.muse_maskgit_pytorch:TransformerBlocks",
+    x=(2, 17, 40),
+    context=(2, 9, 40),
+)(dim=40, depth=2, dim_head=8, heads=5)
+constructor("sinkhorn", "sinkhorn-transformer", "sinkhorn_transformer:SinkhornTransformer", x=(2, 24, 40))(
+    dim=40, heads=5, depth=2, bucket_size=6, n_local_attn_heads=0
+)
+constructor("performer_geometric", "torch_geometric", "torch_geometric.nn.attention:PerformerAttention", x=(2, 17, 40))(
+    channels=40, heads=5, head_channels=8
+)
+constructor("uni2ts_encoder", "uni2ts", "uni2ts.module.transformer:TransformerEncoder", x=(2, 17, 40))(
+    40, 2, num_heads=5, use_moe=False, use_glu=True
+)
+constructor("flamingo_resampler", "open-flamingo", "open_flamingo.src.helpers:PerceiverResampler", x=(2, 1, 1, 17, 40))(
+    dim=40, depth=2, dim_head=8, heads=5, num_latents=7, max_num_media=None
+)
 
 
 @case("curated-transformers")
@@ -761,37 +571,26 @@ def curated_falcon() -> Case:
     )
     from curated_transformers.layers import AttentionMask
 
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = FalconCausalLM(c)
+    model = FalconCausalLM(c)
 
-        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
-            return self.model(input_ids, AttentionMask(attention_mask)).logits
+    def forward(self: Any, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        return self.model(input_ids, AttentionMask(attention_mask)).logits
 
-    return Wrapped(), {"input_ids": ids(90, 2, 17), "attention_mask": torch.ones(2, 17, dtype=torch.bool)}
+    return around(model, forward), {"input_ids": ids(90, 2, 17), "attention_mask": torch.ones(2, 17, dtype=torch.bool)}
 
 
-@case("h-transformer-1d")
-def h_transformer() -> Case:
-    from h_transformer_1d import HTransformer1D
-
-    return HTransformer1D(
-        num_tokens=90, dim=40, depth=2, causal=False, max_seq_len=32, heads=5, dim_head=8, block_size=8
-    ), {"x": ids(90, 2, 32)}
-
-
-@case("lightly")
-def lightly_mae() -> Case:
-    from lightly.models.modules.masked_autoencoder_timm import MAEDecoderTIMM
-
-    return MAEDecoderTIMM(
-        in_chans=3,
-        patch_size=8,
-        num_patches=16,
-        embed_dim=40,
-        decoder_embed_dim=40,
-        decoder_depth=2,
-        decoder_num_heads=5,
-        mlp_ratio=2.0,
-    ), {"input": floats(2, 17, 40)}
+constructor("h_transformer", "h-transformer-1d", "h_transformer_1d:HTransformer1D", x=lambda: ids(90, 2, 32))(
+    num_tokens=90, dim=40, depth=2, causal=False, max_seq_len=32, heads=5, dim_head=8, block_size=8
+)
+constructor(
+    "lightly_mae", "lightly", "lightly.models.modules.masked_autoencoder_timm:MAEDecoderTIMM", input=(2, 17, 40)
+)(
+    in_chans=3,
+    patch_size=8,
+    num_patches=16,
+    embed_dim=40,
+    decoder_embed_dim=40,
+    decoder_depth=2,
+    decoder_num_heads=5,
+    mlp_ratio=2.0,
+)

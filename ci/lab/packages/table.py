@@ -82,7 +82,10 @@ def _outcomes(counts: Counter[str]) -> str:
 
 def _drawn(draw: str) -> list[Row]:
     """The lines of a draw, in its order."""
-    names = re.findall(r"^def (\w+)\(\) -> Case:", (Path(__file__).parent / draw).read_text(), re.MULTILINE)
+    cases = re.finditer(
+        r'^(?:def (\w+)\(\) -> Case:|constructor\(\s*"(\w+)")', (Path(__file__).parent / draw).read_text(), re.MULTILINE
+    )
+    names = [case[1] or case[2] for case in cases]
     rows = {row["module"]: row for row in map(json.loads, _RESULTS.read_text().splitlines())}
     return [rows[name] for name in names if name in rows]
 

@@ -1,7 +1,7 @@
 """Exceptions of PyTorch, its exporter and ONNX Runtime in sentences, and what to write in a module instead.
 
-Every row has a bad module of its name in ``tests/bad_modules`` that causes the message today, and a mended one that
-converts. The first row that matches counts: a special case of another precedes it.
+Every row has a bad module of its name in ``tests/bad_modules/refused.py`` that causes the message today, and a mended
+one that converts. The first row that matches counts: a special case of another precedes it.
 """
 
 import re

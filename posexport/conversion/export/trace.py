@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -122,12 +122,7 @@ def _traced(
         check()
 
     sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
-    kwargs = example(source.inputs, sizes)
-    dims = {name: _dimension(name, source.limits) for name in sizes}
-    shapes = {
-        spec.name: {i: dims[axis] for i, axis in enumerate(spec.axes) if isinstance(axis, str)}
-        for spec in source.inputs
-    }
+    kwargs, shapes = example(source.inputs, sizes), _dynamic_shapes(source, sizes)
     try:
         with (
             torch.no_grad(),
@@ -175,6 +170,15 @@ def _traced(
     program.model.meta[SIZE_USES] = uses
     defaults.add(program.model, source.inputs)
     return program.model
+
+
+def _dynamic_shapes(source: Source, sizes: Iterable[str]) -> dict[str, dict[int, Any]]:
+    """By input and the number of an axis; axes of one name share a dimension."""
+    dims = {name: _dimension(name, source.limits) for name in sizes}
+    return {
+        spec.name: {i: dims[axis] for i, axis in enumerate(spec.axes) if isinstance(axis, str)}
+        for spec in source.inputs
+    }
 
 
 def _input_shapes(program: ExportedProgram) -> list[list[int | torch.SymInt]]:

@@ -22,6 +22,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from posexport.base.refusal import Refusal
 from posexport.base.targets.target import MICROSOFT, Target
 from posexport.graph.builder import Builder
 from posexport.graph.edits import initializer
@@ -77,7 +78,11 @@ def route_quantized(model: ir.Model, target: Target) -> PassResult:
 def _routed(model: ir.Model, products: Collection[str], operator: str) -> PassResult:
     layers = [_layer(node, products) for node in model.graph if node.op_type in products]
     return PassResult.of(
-        [_route(model.graph, layer, operator) if isinstance(layer, _Layer) else layer for layer in layers if layer]
+        [
+            layer.reason if isinstance(layer, Refusal) else _route(model.graph, layer, operator)
+            for layer in layers
+            if layer
+        ]
     )
 
 
@@ -173,7 +178,7 @@ class _Layer:
         return count
 
 
-def _layer(last: ir.Node, products: Collection[str]) -> "_Layer | str | None":
+def _layer(last: ir.Node, products: Collection[str]) -> "_Layer | Refusal | None":
     """The layer of experts that ends with the product ``last``.
 
     Args:
@@ -194,16 +199,16 @@ def _layer(last: ir.Node, products: Collection[str]) -> "_Layer | str | None":
         return None
     chosen, count = _chosen(weights), width(weights)
     if chosen is None or count is None or chosen >= count:
-        return "every expert is chosen, or how many are is not known"
+        return Refusal("every expert is chosen, or how many are is not known")
     # the gate, and the first product
     gate = _gated(inner)
     if gate is None:
-        return "the operator does not have its gate"
+        return Refusal("the operator does not have its gate")
     first = gate.gate_up.producer()
     while first is not None and first.op_type == "Reshape":
         first = _before(first.inputs[0])
     if first is None or first.op_type not in products:
-        return "its first product has a bias"
+        return Refusal("its first product has a bias")
     return _Layer(first, last, gate, weights, chosen)
 
 

@@ -84,18 +84,22 @@ def report(
     check_hashes(directory, manifest)
     benchmarks = [speed.speed(speed.read(path)) for path in bench]
     proof = _proof(directory, manifest)
-    name = directory.resolve().name
-    drawn = section(lambda: _figures(directory, manifest))
-    placed = section(lambda: _placements(directory, manifest))
-    audit = section(lambda: _audited(directory))
     off = Section(missing="The model was not called (--no-run).")
-    checked, timed, answered = off, off, Section()
-    if run:
-        checked = section(lambda: _checked(directory))
-        timed = section(lambda: _timed(directory))
-        answered = section(lambda: _answered(directory, manifest, texts))
+    sections = {
+        "drawn": section(lambda: _figures(directory, manifest)),
+        "placed": section(lambda: _placements(directory, manifest)),
+        "audit": section(lambda: _audited(directory)),
+        "checked": section(lambda: _checked(directory)) if run else off,
+        "timed": section(lambda: _timed(directory)) if run else off,
+        "answered": section(lambda: _answered(directory, manifest, texts)) if run else Section(),
+    }
+    page = _page(directory.resolve().name, manifest, proof, about=about or {}, benchmarks=benchmarks, **sections)
+    write_whole(output, page, force=force)
+
+
+def _page(name: str, manifest: Manifest, proof: Report | None, **sections: Any) -> bytes:
     drawn_proof = pictures(proof, limit=manifest.limits.max_length) if proof else None
-    page = pages.render(
+    return pages.render(
         "report.html",
         name=name,
         manifest=manifest,
@@ -113,22 +117,14 @@ def report(
         limits=facts.limits(manifest),
         tensors=facts.tensors(manifest),
         layers=facts.layers(manifest),
-        about=about or {},
-        drawn=drawn,
-        placed=placed,
-        audit=audit,
-        checked=checked,
-        timed=timed,
-        benchmarks=benchmarks,
         agreements=facts.agreements(manifest),
-        answered=answered,
         commands=facts.commands(manifest, name),
         passes=[(title, spec) for title, spec in manifest.passes.items() if spec.nodes],
         files=[(file, size_text(entry.size), entry.sha256) for file, entry in sorted(manifest.files.items())],
         today=datetime.now(UTC).date().isoformat(),
         version=VERSION,
+        **sections,
     )
-    write_whole(output, page, force=force)
 
 
 def _section(make: Callable[[], Any], directory: Path) -> Section:

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from posexport.base.options.check import check_choice
 from posexport.errors import PosexportError
+from posexport.run.activations import sigmoid, softmax
 from posexport.run.audio import AudioProcessor, open_processor
 from posexport.run.audio.chunks import ChunkLengths, Stride, chunk_lengths
 from posexport.run.audio.ctc import CtcTokenizer, Span, open_tokenizer
 from posexport.run.audio.sounds import are_numbers
 from posexport.run.batches import Batches
-from posexport.run.pipelines.pipeline import Floats, Pipeline, sigmoid, softmax
+from posexport.run.pipelines.pipeline import Floats, Pipeline
 from posexport.run.scores import LOGITS
 
 Sound = NDArray[np.float32]

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.run.activations import softmax
 from posexport.run.batches import Batches
-from posexport.run.pipelines.pipeline import Floats, as_inputs, softmax
+from posexport.run.pipelines.pipeline import Floats, as_inputs
 from posexport.run.pipelines.text_pipeline import TextPipeline, tokenizer_options
 from posexport.run.scores import LOGITS
 

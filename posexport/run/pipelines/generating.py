@@ -121,6 +121,15 @@ def is_continued(messages: Sequence[Message], option: bool | None) -> bool:
     return bool(messages[-1]["role"] == "assistant") if option is None else option
 
 
+def continued(item: Any, text: str, option: bool | None) -> Any:
+    """A text or the messages of a chat, with what was generated; ``option``: as of `is_continued`."""
+    if isinstance(item, str):
+        return item + text
+    if is_continued(item, option):
+        return [*item[:-1], {"role": item[-1]["role"], "content": with_text(item[-1]["content"], text)}]
+    return [*item, {"role": "assistant", "content": text}]
+
+
 def with_text(content: Any, text: str) -> Any:
     """The content of a message with ``text`` at its end."""
     if isinstance(content, str):

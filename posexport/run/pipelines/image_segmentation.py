@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from posexport.base.options.check import check_choice
 from posexport.errors import PosexportError
+from posexport.run.activations import sigmoid, softmax
 from posexport.run.batches import Batches
 from posexport.run.images.interpolation import interpolate
 from posexport.run.pipelines.images import ImagePipeline
-from posexport.run.pipelines.pipeline import check_threshold, sigmoid, softmax
+from posexport.run.pipelines.pipeline import check_threshold
 from posexport.run.scores import LOGITS
 
 CLASSES, MASKS = "class_queries_logits", "masks_queries_logits"

@@ -13,10 +13,9 @@ from posexport.run.pipelines.generating import (
     ChatOptions,
     Conversation,
     GeneratingPipeline,
-    is_continued,
+    continued,
     is_message,
     with_conversations,
-    with_text,
 )
 from posexport.run.pipelines.images import opened_picture
 from posexport.run.pipelines.pipeline import as_inputs
@@ -136,7 +135,7 @@ class ImageTextToText(GeneratingPipeline):
             if return_tensors:
                 return {"input_text": shown, "generated_token_ids": ids}
             text = self._new_text(completion.prompt_tokens, ids, shows)
-            whole = text if return_full_text is False else _whole(prompt.shown, text, chat.continue_final_message)
+            whole = text if return_full_text is False else continued(prompt.shown, text, chat.continue_final_message)
             return {"input_text": shown, "generated_text": whole}
 
         answers: list[Any] = []
@@ -190,12 +189,3 @@ def _holds_texts(inputs: Any) -> bool:
     if isinstance(inputs, list | tuple):
         return bool(inputs) and (is_message(inputs[0]) or _holds_texts(inputs[0]))
     return isinstance(inputs, Mapping) or hasattr(inputs, "__next__")
-
-
-def _whole(shown: Any, text: str, continued: bool | None) -> Any:
-    """An input with what was generated."""
-    if isinstance(shown, str):
-        return shown + text
-    if is_continued(shown, continued):
-        return [*shown[:-1], {"role": shown[-1]["role"], "content": with_text(shown[-1]["content"], text)}]
-    return [*shown, {"role": "assistant", "content": text}]

@@ -10,8 +10,9 @@ import numpy as np
 
 from posexport.base.options.check import check_choice
 from posexport.errors import PosexportError
+from posexport.run.activations import sigmoid, softmax
 from posexport.run.batches import Batches
-from posexport.run.pipelines.pipeline import check_threshold, sigmoid, softmax
+from posexport.run.pipelines.pipeline import check_threshold
 from posexport.run.pipelines.text_pipeline import TextPipeline
 from posexport.run.pipelines.zero_shot import NamedLabels, listed_labels
 from posexport.run.scores import LOGITS

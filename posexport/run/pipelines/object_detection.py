@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.run.activations import sigmoid, softmax
 from posexport.run.batches import Batches
 from posexport.run.pipelines.images import ImagePipeline
-from posexport.run.pipelines.pipeline import check_threshold, sigmoid, softmax
+from posexport.run.pipelines.pipeline import check_threshold
 from posexport.run.scores import LOGITS
 
 BOXES = "pred_boxes"

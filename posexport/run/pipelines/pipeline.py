@@ -23,20 +23,6 @@ Floats = NDArray[np.floating[Any]]
 _PICTURES = 4
 
 
-def softmax(x: Floats, axis: int = -1) -> Floats:
-    """Along ``axis``, shifted by the largest logit."""
-    shifted = np.exp(x - x.max(axis=axis, keepdims=True))
-    out: Floats = shifted / shifted.sum(axis=axis, keepdims=True)
-    return out
-
-
-def sigmoid(x: Floats) -> Floats:
-    """``1 / (1 + exp(-x))``, without an overflow for large negative logits."""
-    small = np.exp(-np.abs(x))
-    out: Floats = np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype)
-    return out
-
-
 def check_threshold(threshold: float) -> None:
     """PosexportError for a threshold that is no share."""
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:

@@ -7,8 +7,9 @@ import numpy as np
 
 from posexport.base.options.check import check_choice
 from posexport.errors import PosexportError
+from posexport.run.activations import sigmoid, softmax
 from posexport.run.batches import Batches
-from posexport.run.pipelines.pipeline import Floats, sigmoid, softmax
+from posexport.run.pipelines.pipeline import Floats
 from posexport.run.pipelines.text_pipeline import Input, TextPipeline
 from posexport.run.scores import LOGITS
 

@@ -9,10 +9,9 @@ from posexport.run.pipelines.generating import (
     ChatOptions,
     Conversation,
     GeneratingPipeline,
-    is_continued,
+    continued,
     stated_by,
     with_conversations,
-    with_text,
 )
 from posexport.run.pipelines.text_pipeline import tokenizer_options
 
@@ -99,7 +98,7 @@ class TextGeneration(GeneratingPipeline):
                 for completion in completions
             ]
             if return_full_text is not False:
-                texts = [_whole(item, text, chat.continue_final_message) for text in texts]
+                texts = [continued(item, text, chat.continue_final_message) for text in texts]
             answers.append([{"generated_text": text} for text in texts])
         return answers
 
@@ -159,12 +158,3 @@ class TextGeneration(GeneratingPipeline):
         if limit - new <= 0:
             raise PosexportError(f"{new} new tokens leave no room for a prompt in {limit} tokens; ask for fewer")
         return ids[-(limit - new) :]
-
-
-def _whole(item: Any, text: str, continues: bool | None) -> Any:
-    """An input with what was generated."""
-    if isinstance(item, str):
-        return item + text
-    if is_continued(item, continues):
-        return [*item[:-1], {"role": item[-1]["role"], "content": with_text(item[-1]["content"], text)}]
-    return [*item, {"role": "assistant", "content": text}]

@@ -13,8 +13,9 @@ import numpy as np
 
 from posexport.base.options.check import check_choice
 from posexport.errors import PosexportError
+from posexport.run.activations import softmax
 from posexport.run.batches import Batches
-from posexport.run.pipelines.pipeline import Floats, softmax
+from posexport.run.pipelines.pipeline import Floats
 from posexport.run.pipelines.text_pipeline import TextPipeline
 from posexport.run.scores import LOGITS
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from posexport.errors import PosexportError
+from posexport.run.activations import softmax
 from posexport.run.batches import Batches
-from posexport.run.pipelines.pipeline import Floats, softmax
+from posexport.run.pipelines.pipeline import Floats
 from posexport.run.pipelines.text_pipeline import TextPipeline
 from posexport.run.pipelines.zero_shot import NamedLabels, listed_labels
 from posexport.run.scores import LOGITS

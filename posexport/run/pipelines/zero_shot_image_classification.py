@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.run.activations import sigmoid, softmax
 from posexport.run.batches import Batches
 from posexport.run.images.open_clip import FILE as OPEN_CLIP_CONFIG
 from posexport.run.pipelines.images import ImagePipeline
-from posexport.run.pipelines.pipeline import sigmoid, softmax
 from posexport.run.pipelines.text_pipeline import TextPipeline
 from posexport.run.pipelines.zero_shot import NamedLabels, checked_labels
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from posexport.errors import PosexportError
+from posexport.run.activations import sigmoid
 from posexport.run.batches import Batches
 from posexport.run.pipelines.images import ImagePipeline
 from posexport.run.pipelines.object_detection import BOXES, box_of, in_pixels
-from posexport.run.pipelines.pipeline import check_threshold, sigmoid
+from posexport.run.pipelines.pipeline import check_threshold
 from posexport.run.pipelines.text_pipeline import TextPipeline
 from posexport.run.pipelines.zero_shot import NamedLabels, checked_labels
 from posexport.run.scores import LOGITS

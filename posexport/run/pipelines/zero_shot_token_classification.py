@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.run.activations import sigmoid
 from posexport.run.batches import Batches
-from posexport.run.pipelines.pipeline import Floats, check_threshold, sigmoid
+from posexport.run.pipelines.pipeline import Floats, check_threshold
 from posexport.run.pipelines.text_pipeline import TextPipeline
 from posexport.run.pipelines.zero_shot import NamedLabels, listed_labels
 from posexport.run.scores import LOGITS

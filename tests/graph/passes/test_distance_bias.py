@@ -7,19 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.base.targets.target import Target
-from posexport.conversion.convert import convert
-from posexport.conversion.export.context import of_source
-from posexport.conversion.export.trace import trace
-from posexport.conversion.options import ConvertOptions
 from posexport.graph.ops.attention import AttentionSpec
-from posexport.graph.passes import pipeline
 from posexport.graph.passes.graph_pass import PassResult
 from posexport.graph.queries import sizes
-from posexport.modules.live_module import module_source
-from posexport.run.bundle.read import read
 from tests.in_float64 import is_the_module
-from tests.small import in_short
+from tests.small import after_recognition, in_short, proven
 
 V, D, H = 61, 20, 5
 IDS = torch.arange(22).reshape(2, 11) % V
@@ -145,9 +137,7 @@ RECOGNISED: dict[type[Model], tuple[str, str]] = {
 
 def traced(model: type[Model]) -> tuple[list[AttentionSpec], PassResult, bool]:
     """Attention nodes, what was said of their masks, and whether anything of pairs of tokens is left in the graph."""
-    source = module_source(model().eval(), INPUTS)
-    graph = trace(source, 18)
-    results = pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    graph, results = after_recognition(model(), INPUTS, 18)
     pairs = [x for node in graph.graph for x in node.outputs if (sizes(x) or ())[-2:] == ("sequence_length",) * 2]
     return [spec for node in graph.graph if (spec := AttentionSpec.of(node))], results["distance-bias"], bool(pairs)
 
@@ -176,11 +166,8 @@ _SHORT = {(CausalWindow, "cpu"), (Sided, "portable"), (Capped, "cpu")}
 )
 def test_they_are_right(tmp_path: Path, model: type[Model], target: str) -> None:
     module = model().eval()
-    done = convert(
-        module, tmp_path / "b", ConvertOptions(target=target, lengths=LENGTHS, example_inputs=INPUTS, threads=1)
-    )
-    assert done.good, done.to_text()
-    assert read(tmp_path / "b").passes["distance-bias"].nodes == 2
+    manifest = proven(module, tmp_path / "b", target=target, lengths=LENGTHS, example_inputs=INPUTS, threads=1).manifest
+    assert manifest.passes["distance-bias"].nodes == 2
     if target != "cuda":
         is_the_module(tmp_path / "b", module, V, (*LENGTHS, 150))
 
@@ -255,8 +242,5 @@ def test_what_is_nearly_so_is_left(model: type[Model]) -> None:
 @pytest.mark.parametrize("model", NOT_OURS)
 def test_what_is_left_is_right(tmp_path: Path, model: type[Model]) -> None:
     module = model().eval()
-    done = convert(
-        module, tmp_path / "b", ConvertOptions(target="cpu", lengths=LENGTHS, example_inputs=INPUTS, threads=1)
-    )
-    assert done.good, done.to_text()
+    proven(module, tmp_path / "b", target="cpu", lengths=LENGTHS, example_inputs=INPUTS, threads=1)
     is_the_module(tmp_path / "b", module, V, (*LENGTHS, 150))

@@ -8,19 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.base.targets.target import Target
-from posexport.conversion.convert import convert
-from posexport.conversion.export.context import of_source
-from posexport.conversion.export.trace import trace
-from posexport.conversion.options import ConvertOptions
 from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.ops.biases import slopes
-from posexport.graph.passes import pipeline
 from posexport.graph.passes.graph_pass import PassResult
 from posexport.graph.passes.recognise import known_bias
-from posexport.modules.live_module import module_source
-from posexport.run.bundle.read import read
-from tests.small import in_short
+from tests.small import after_recognition, in_short, proven
 
 V, D, H = 17, 24, 3
 IDS = torch.arange(22).reshape(2, 11) % V
@@ -126,9 +118,7 @@ RECOGNISED: dict[type[Model], str] = {
 
 
 def traced(model: Model) -> tuple[list[AttentionSpec], PassResult]:
-    source = module_source(model.eval(), INPUTS)
-    graph = trace(source, 23)
-    results = pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    graph, results = after_recognition(model, INPUTS, 23)
     return [spec for node in graph.graph if (spec := AttentionSpec.of(node))], results["position-bias"]
 
 
@@ -156,10 +146,7 @@ def test_settings_of_buckets_follow_from_their_rows(model: type[T5]) -> None:
 @pytest.mark.parametrize("target", ["portable", "cpu"])
 @pytest.mark.parametrize("model", in_short(RECOGNISED, lambda _model: False))
 def test_it_is_computed_once_and_right(tmp_path: Path, model: type[Model], target: str) -> None:
-    options = ConvertOptions(target=target, lengths=(1, 17, 150), example_inputs=INPUTS)
-    done = convert(model().eval(), tmp_path / "b", options)
-    assert done.good, done.to_text()
-    manifest = read(tmp_path / "b")
+    manifest = proven(model(), tmp_path / "b", target=target, lengths=(1, 17, 150), example_inputs=INPUTS).manifest
     assert manifest.passes["position-bias"].recognised == [RECOGNISED[model]]
     assert manifest.passes["shared-bias"].nodes == 2
 
@@ -175,9 +162,8 @@ class Alone(Model):
 
 
 def test_a_mask_that_is_a_bias_alone(tmp_path: Path) -> None:
-    done = convert(Alone().eval(), tmp_path / "b", ConvertOptions(lengths=(1, 17), example_inputs={"input_ids": IDS}))
-    assert done.good, done.to_text()
-    assert read(tmp_path / "b").passes["position-bias"].recognised == [RECOGNISED[Model]]
+    manifest = proven(Alone(), tmp_path / "b", lengths=(1, 17), example_inputs={"input_ids": IDS}).manifest
+    assert manifest.passes["position-bias"].recognised == [RECOGNISED[Model]]
 
 
 # -- nearly so ---------------------------------------------------------------------------------------
@@ -227,6 +213,4 @@ def test_what_is_nearly_so_is_left(model: type[Model]) -> None:
 
 @pytest.mark.parametrize("model", in_short(NOT_OURS, lambda _model: False))
 def test_what_is_left_is_right(tmp_path: Path, model: type[Model]) -> None:
-    options = ConvertOptions(target="cpu", lengths=(1, 17, 150), example_inputs=INPUTS)
-    done = convert(model().eval(), tmp_path / "b", options)
-    assert done.good, done.to_text()
+    proven(model(), tmp_path / "b", target="cpu", lengths=(1, 17, 150), example_inputs=INPUTS)

@@ -7,28 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.base.spec import BATCH, ENCODER_SEQUENCE
-from posexport.base.targets.target import Target
-from posexport.conversion.convert import convert
-from posexport.conversion.export.context import of_source
-from posexport.conversion.export.trace import trace
-from posexport.conversion.options import ConvertOptions
 from posexport.graph.ops.attention import AttentionSpec
-from posexport.graph.passes import pipeline
 from posexport.graph.passes.graph_pass import PassResult
-from posexport.modules.live_module import module_source
 from posexport.modules.recognise.attention import as_product
 from posexport.modules.recognise.linear_einsum import as_linear
 from posexport.modules.recognise.mode import Recognised
-from posexport.run.bundle.read import read
 from posexport.sources.torch_fixes.as_exported import as_exported
-from tests.small import in_short
+from tests.small import after_recognition, in_short, proven
 from tests.tolerances import agree
 
 V, D, H, S, LONGEST = 17, 12, 3, 9, 80
@@ -247,10 +238,7 @@ def inputs(model: type[Model]) -> dict[str, Any]:
     ),
 )
 def test_it_is_recognised_and_right(tmp_path: Path, model: type[Model], target: str) -> None:
-    options = ConvertOptions(target=target, lengths=(1, 17), **inputs(model))
-    done = convert(model().eval(), tmp_path / "b", options)
-    assert done.good, done.verdict
-    manifest = read(tmp_path / "b")
+    manifest = proven(model(), tmp_path / "b", target=target, lengths=(1, 17), **inputs(model)).manifest
     found: Counter[str] = Counter()
     for name, lowering in manifest.lowerings.items():
         found[re.sub("Packed|Biased|Counted", "", name)] += lowering.nodes
@@ -477,9 +465,7 @@ def test_fast_paths_are_as_they_were() -> None:
 
 def traced(model: Model) -> tuple[Counter[str], dict[str, PassResult]]:
     """What attention nodes of a traced model are called, and what was said of them."""
-    source = module_source(model.eval(), {"input_ids": IDS, "attention_mask": MASK})
-    graph: ir.Model = trace(source, 23)
-    results = pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    graph, results = after_recognition(model, {"input_ids": IDS, "attention_mask": MASK}, 23)
     return Counter(spec.name for node in graph.graph if (spec := AttentionSpec.of(node))), results
 
 

@@ -8,16 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from posexport.base.targets.target import Target
-from posexport.conversion.convert import convert
-from posexport.conversion.export.context import of_source
-from posexport.conversion.export.trace import trace
-from posexport.conversion.options import ConvertOptions
 from posexport.graph.ops.attention import AttentionSpec
-from posexport.graph.passes import pipeline
 from posexport.graph.passes.graph_pass import PassResult
-from posexport.modules.live_module import module_source
 from tests.in_float64 import is_the_module
+from tests.small import after_recognition, proven
 
 V, C, H = 61, 20, 5
 IDS = torch.arange(22).reshape(2, 11) % V
@@ -167,8 +161,8 @@ LEFT = (replaced_by_more, of_another, read_too, filled_twice, not_transposed)
 
 def traced(*ways: Attend) -> tuple[Counter[str], PassResult]:
     """Names of the attention nodes, with each Softmax that is left; and what the pass reports."""
-    graph = trace(source := module_source(Layers(*ways).eval(), INPUTS), 18)
-    said = pipeline.run(graph, of_source(source, Target()), ["recognise"])["recognised-attention"]
+    graph, results = after_recognition(Layers(*ways), INPUTS, 18)
+    said = results["recognised-attention"]
     names = Counter("attention" for node in graph.graph if AttentionSpec.of(node))
     return names + Counter(node.op_type for node in graph.graph if node.op_type in ("Softmax", "IsNaN")), said
 
@@ -199,9 +193,7 @@ def test_what_is_nearly_so_is_left() -> None:
 @pytest.mark.parametrize("ways", [RECOGNISED, LEFT], ids=["recognised", "left"])
 def test_they_are_right_at_every_length(tmp_path: Path, ways: tuple[Attend, ...], target: str) -> None:
     module, lengths = Layers(*ways).eval(), (1, 7, 33)
-    options = ConvertOptions(target=target, lengths=lengths, example_inputs=INPUTS, threads=1, task="features")
-    done = convert(module, tmp_path / "b", options)
-    assert done.good, done.to_text()
+    proven(module, tmp_path / "b", target=target, lengths=lengths, example_inputs=INPUTS, threads=1, task="features")
     is_the_module(tmp_path / "b", module, V, (1, 2, 7, 13, 33))
 
 
@@ -224,6 +216,6 @@ class TalkingHeads(nn.Module):
 
 
 def test_class_attention_is_recognised_and_mixed_heads_are_named() -> None:
-    graph = trace(source := module_source(TalkingHeads().eval(), {"x": torch.randn(2, 11, C)}), 18)
-    said = pipeline.run(graph, of_source(source, Target()), ["recognise"])["recognised-attention"]
+    _, results = after_recognition(TalkingHeads(), {"x": torch.randn(2, 11, C)}, 18)
+    said = results["recognised-attention"]
     assert (said.nodes, [reason for reason in said.rejected if "talking heads" in reason]) == (1, [*said.rejected])

@@ -11,18 +11,10 @@ import torch.nn.functional as F
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch import Tensor, nn
 
-from posexport.base.targets.target import Target
-from posexport.conversion.convert import convert
-from posexport.conversion.export.context import of_source
-from posexport.conversion.export.trace import trace
-from posexport.conversion.options import ConvertOptions
 from posexport.graph.ops.attention import AttentionSpec
-from posexport.graph.passes import pipeline
 from posexport.graph.passes.recognise.layouts import put_in_order
-from posexport.modules.live_module import module_source
-from posexport.run.bundle.read import read
 from tests.in_float64 import is_the_module
-from tests.small import TwoLayers
+from tests.small import TwoLayers, after_recognition, proven
 
 V, D, H = 61, 20, 5
 IDS = torch.arange(22).reshape(2, 11) % V
@@ -178,18 +170,17 @@ RECOGNISED: dict[type[Model], tuple[str, int]] = {
 )
 def test_they_are_recognised_and_right(tmp_path: Path, model: type[Model], target: str) -> None:
     module = model().eval()
-    options = ConvertOptions(target=target, lengths=LENGTHS, example_inputs=INPUTS, threads=1, task="features")
-    done = convert(module, tmp_path / "b", options)
-    assert done.good, done.to_text()
-    assert read(tmp_path / "b").passes["recognised-attention"].nodes == 2 * RECOGNISED[model][1]
+    manifest = proven(
+        module, tmp_path / "b", target=target, lengths=LENGTHS, example_inputs=INPUTS, threads=1, task="features"
+    ).manifest
+    assert manifest.passes["recognised-attention"].nodes == 2 * RECOGNISED[model][1]
     if target != "cuda":
         is_the_module(tmp_path / "b", module, V, LENGTHS)
 
 
 def traced(model: type[Model]) -> Counter[str]:
     """Names of the attention nodes, and a Softmax that is left."""
-    graph = trace(source := module_source(model().eval(), INPUTS), 18)
-    pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    graph, _ = after_recognition(model(), INPUTS, 18)
     names = Counter(spec.name for node in graph.graph if (spec := AttentionSpec.of(node)))
     return names + Counter(node.op_type for node in graph.graph if node.op_type == "Softmax")
 

@@ -13,16 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from posexport.base.targets.target import Target
-from posexport.conversion.convert import convert
-from posexport.conversion.export.context import of_source
-from posexport.conversion.export.trace import trace
-from posexport.conversion.options import ConvertOptions
 from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.passes import pipeline
 from posexport.graph.passes.graph_pass import Context, PassResult
-from posexport.modules.live_module import module_source
-from posexport.run.bundle.read import read
-from tests.small import in_short
+from tests.small import after_recognition, in_short, proven
 
 V, D, H, END = 17, 24, 3, 13
 IDS = torch.arange(22).reshape(2, 11) % V
@@ -125,9 +119,7 @@ RECOGNISED: dict[type[Model], str] = {
 
 def traced(model: Model) -> tuple[Counter[str | None], dict[str, PassResult]]:
     """What attention nodes of a traced model add, and what was said of them."""
-    source = module_source(model.eval(), INPUTS)
-    graph = trace(source, 23)
-    results = pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    graph, results = after_recognition(model, INPUTS, 23)
     return Counter(spec.scores for node in graph.graph if (spec := AttentionSpec.of(node))), results
 
 
@@ -145,11 +137,7 @@ def test_scores_by_distance_are_ours(model: type[Model]) -> None:
 def test_they_are_right_up_to_the_end_and_around_it(tmp_path: Path, model: type[Model], target: str) -> None:
     limited = model().index(END)[0, 0] == END - 1
     lengths = (1, 2, END - 1, END) if limited else (1, 4, 5, 6, 17)
-    done = convert(
-        model().eval(), tmp_path / "b", ConvertOptions(target=target, lengths=lengths, example_inputs=INPUTS)
-    )
-    assert done.good, done.verdict
-    manifest = read(tmp_path / "b")
+    manifest = proven(model(), tmp_path / "b", target=target, lengths=lengths, example_inputs=INPUTS).manifest
     name = RECOGNISED[model].removesuffix("Scores")
     # attention that leaves padding out is there for a row too
     attention = sum(each.nodes for kind, each in manifest.lowerings.items() if name in kind)
@@ -238,8 +226,7 @@ def test_what_is_nearly_so_is_left(model: type[Model], reason: str) -> None:
 
 @pytest.mark.all
 def test_what_is_left_as_a_mask_is_right(tmp_path: Path) -> None:
-    options = ConvertOptions(target="cpu", lengths=(1, END), example_inputs=INPUTS)
-    assert convert(OtherScale().eval(), tmp_path / "b", options).good
+    proven(OtherScale(), tmp_path / "b", target="cpu", lengths=(1, END), example_inputs=INPUTS)
 
 
 # -- queries, keys and values of one projection -------------------------------------------------------
@@ -296,9 +283,7 @@ class ReadTwice(Joint):
 
 
 def passes(model: Model, target: Target) -> dict[str, PassResult]:
-    source = module_source(model.eval(), INPUTS)
-    graph = trace(source, 23)
-    pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    graph, _ = after_recognition(model, INPUTS, 23)
     return pipeline.run(graph, Context(target))
 
 
@@ -312,10 +297,7 @@ def test_joint_projections_pack(spelling: Spelling) -> None:
 @pytest.mark.all
 @pytest.mark.parametrize("spelling", in_short(SPELLINGS, lambda spelling: spelling in (image_layers, in_turn)))
 def test_their_values_are_right(spelling: Spelling, tmp_path: Path) -> None:
-    done = convert(
-        Joint(spelling), tmp_path / "b", ConvertOptions(target="cpu", lengths=(1, 17), example_inputs=INPUTS)
-    )
-    assert done.good, done.verdict
+    proven(Joint(spelling), tmp_path / "b", target="cpu", lengths=(1, 17), example_inputs=INPUTS)
 
 
 @pytest.mark.all
@@ -351,9 +333,7 @@ class Across(nn.Module):
 @pytest.mark.parametrize("target", ["portable", "cpu"])
 def test_parts_of_a_weight_are_weights(target: str, tmp_path: Path) -> None:
     inputs = {"input_ids": IDS, "memory": torch.randn(2, 7, D)}
-    options = ConvertOptions(target=target, lengths=(1, 17), example_inputs=inputs)
-    done = convert(Across(), tmp_path / "b", options)
-    assert done.good, done.verdict
+    proven(Across(), tmp_path / "b", target=target, lengths=(1, 17), example_inputs=inputs)
     stored = onnx.load(tmp_path / "b" / "model.onnx")
     names = {each.name for each in stored.graph.initializer}
     products = [node for node in stored.graph.node if node.op_type in ("MatMul", "Gemm")]

@@ -7,17 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from posexport.base.targets.target import Target
-from posexport.conversion.convert import convert
-from posexport.conversion.export.context import of_source
-from posexport.conversion.export.trace import trace
-from posexport.conversion.options import ConvertOptions
 from posexport.graph.ops.attention import AttentionSpec
-from posexport.graph.passes import pipeline
-from posexport.modules.live_module import module_source
-from posexport.run.bundle.read import read
 from tests.in_float64 import is_the_module
-from tests.small import TwoLayers
+from tests.small import TwoLayers, after_recognition, proven
 
 V, D, H = 61, 20, 5
 IDS = torch.arange(22).reshape(2, 11) % V
@@ -166,19 +158,15 @@ RECOGNISED: dict[type[Model], str] = {
 )
 def test_they_are_recognised_and_right(tmp_path: Path, model: type[Model], target: str) -> None:
     module = model().eval()
-    options = ConvertOptions(target=target, lengths=LENGTHS, example_inputs=INPUTS, threads=1)
-    done = convert(module, tmp_path / "b", options)
-    assert done.good, done.to_text()
-    assert read(tmp_path / "b").passes["recognised-attention"].nodes == 2
+    manifest = proven(module, tmp_path / "b", target=target, lengths=LENGTHS, example_inputs=INPUTS, threads=1).manifest
+    assert manifest.passes["recognised-attention"].nodes == 2
     if target != "cuda":
         is_the_module(tmp_path / "b", module, V, LENGTHS)
 
 
 def traced(model: type[Model]) -> Counter[str]:
     """Names of the attention nodes, of all heads, and a Softmax that is left."""
-    source = module_source(model().eval(), INPUTS)
-    graph = trace(source, 18)
-    pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    graph, _ = after_recognition(model(), INPUTS, 18)
     found = Counter(spec.name for node in graph.graph if (spec := AttentionSpec.of(node)))
     assert {node.attributes["heads"].value for node in graph.graph if AttentionSpec.of(node)} <= {H}
     return found + Counter(node.op_type for node in graph.graph if node.op_type == "Softmax")
@@ -242,5 +230,5 @@ def test_what_is_nearly_so_is_left(model: type[Model]) -> None:
 @pytest.mark.parametrize("model", [CappedMask, HeadsFirst])
 def test_what_is_left_is_right(tmp_path: Path, model: type[Model]) -> None:
     module = model().eval()
-    assert convert(module, tmp_path / "b", ConvertOptions(lengths=LENGTHS, example_inputs=INPUTS, threads=1)).good
+    proven(module, tmp_path / "b", lengths=LENGTHS, example_inputs=INPUTS, threads=1)
     is_the_module(tmp_path / "b", module, V, LENGTHS)

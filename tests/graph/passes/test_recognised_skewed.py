@@ -8,16 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.base.targets.target import Target
-from posexport.conversion.convert import convert
-from posexport.conversion.export.context import of_source
-from posexport.conversion.export.trace import trace
-from posexport.conversion.options import ConvertOptions
 from posexport.graph.ops.attention import AttentionSpec
-from posexport.graph.passes import pipeline
-from posexport.modules.live_module import module_source
 from tests.in_float64 import is_the_module
-from tests.small import TwoLayers, in_short
+from tests.small import TwoLayers, after_recognition, in_short, proven
 
 V, C, H = 61, 20, 5
 IDS = torch.arange(22).reshape(2, 11) % V
@@ -119,8 +112,7 @@ LEFT = (OneOff, OtherSide, Repeated, Halved)
 
 
 def traced(model: type[GlowTts]) -> Counter[object]:
-    graph = trace(source := module_source(model().eval(), INPUTS), 18)
-    pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    graph, _ = after_recognition(model(), INPUTS, 18)
     specs = [spec for node in graph.graph if (spec := AttentionSpec.of(node))]
     return Counter((spec.scores, spec.values) for spec in specs)
 
@@ -142,7 +134,5 @@ def test_what_is_nearly_so_is_left(model: type[GlowTts]) -> None:
 )
 def test_they_are_right_at_every_length(tmp_path: Path, model: type[GlowTts], target: str) -> None:
     module = model().eval()
-    options = ConvertOptions(target=target, lengths=(1, 2, 3, 4, 17), example_inputs=INPUTS, threads=1)
-    done = convert(module, tmp_path / "b", options)
-    assert done.good, done.to_text()
+    proven(module, tmp_path / "b", target=target, lengths=(1, 2, 3, 4, 17), example_inputs=INPUTS, threads=1)
     is_the_module(tmp_path / "b", module, V, (1, 2, 3, 5, 13, 67))

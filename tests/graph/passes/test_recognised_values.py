@@ -9,20 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from posexport.base.refusal import Refusal
-from posexport.base.targets.target import Target
-from posexport.conversion.convert import convert
-from posexport.conversion.export.context import of_source
-from posexport.conversion.export.trace import trace
-from posexport.conversion.options import ConvertOptions
 from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.ops.clipped_values import CLIPPED_VALUES, oracle
-from posexport.graph.passes import pipeline
 from posexport.graph.passes.graph_pass import PassResult
 from posexport.graph.passes.recognise.content_bias import Contents
 from posexport.graph.passes.recognise.content_values import recognised
-from posexport.modules.live_module import module_source
 from tests.graph.passes.test_recognised_positions import INPUTS, D, H, Shaw, distance
-from tests.small import in_short
+from tests.small import after_recognition, in_short, proven
 from tests.text_graphs import graph
 from tests.tolerances import agree
 
@@ -116,9 +109,8 @@ LEFT: dict[type[KeyValue], str] = {
 
 
 def traced(model: KeyValue) -> tuple[Counter[tuple[str | None, str | None]], PassResult]:
-    source = module_source(model.eval(), INPUTS)
-    graph = trace(source, 23)
-    said = pipeline.run(graph, of_source(source, Target()), ["recognise"])["recognised-attention"]
+    graph, results = after_recognition(model, INPUTS, 23)
+    said = results["recognised-attention"]
     found = Counter((spec.scores, spec.values) for node in graph.graph if (spec := AttentionSpec.of(node)))
     return found, said
 
@@ -188,9 +180,7 @@ def test_what_is_nearly_so_is_left(model: type[KeyValue]) -> None:
     ),
 )
 def test_all_are_right(tmp_path: Path, model: type[KeyValue], target: str) -> None:
-    options = ConvertOptions(target=target, lengths=(1, 4, 5, 6, 17), example_inputs=INPUTS)
-    done = convert(model().eval(), tmp_path / "b", options)
-    assert done.good, done.verdict
+    proven(model(), tmp_path / "b", target=target, lengths=(1, 4, 5, 6, 17), example_inputs=INPUTS)
 
 
 def test_the_module_s_formula_is_the_operator_s() -> None:

@@ -9,17 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.base.options.recipe import CacheName
-from posexport.base.targets.target import Target
-from posexport.conversion.convert import convert
-from posexport.conversion.export.context import of_source
-from posexport.conversion.export.trace import trace
-from posexport.conversion.options import ConvertOptions
 from posexport.graph.ops.rotation import RotationSpec
-from posexport.graph.passes import pipeline
 from posexport.graph.passes.graph_pass import PassResult
-from posexport.modules.live_module import module_source
-from posexport.run.bundle.read import read
-from tests.small import in_short
+from tests.small import after_recognition, in_short, proven
 
 V, D, H = 17, 48, 4
 IDS = torch.arange(22).reshape(2, 11) % V
@@ -144,9 +136,7 @@ RECOGNISED: dict[type[Halves], str] = {
 
 
 def traced(model: Halves) -> tuple[ir.Model, PassResult]:
-    source = module_source(model.eval(), {"input_ids": IDS})
-    graph = trace(source, 23)
-    results = pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    graph, results = after_recognition(model, {"input_ids": IDS}, 23)
     return graph, results["rotary"]
 
 
@@ -169,10 +159,9 @@ CASES = [(model, target, "dynamic") for model in RECOGNISED for target in ("cpu"
 @pytest.mark.all
 @pytest.mark.parametrize(("model", "target", "cache"), [*CASES, (Halves, "cpu", "static"), (Complex, "cpu", "static")])
 def test_it_is_right_with_a_cache(tmp_path: Path, model: type[Halves], target: str, cache: CacheName) -> None:
-    options = ConvertOptions(target=target, cache=cache, lengths=(1, 17, 150), example_inputs={"input_ids": IDS})
-    done = convert(model().eval(), tmp_path / "b", options)
-    assert done.good, done.to_text()
-    manifest = read(tmp_path / "b")
+    manifest = proven(
+        model(), tmp_path / "b", target=target, cache=cache, lengths=(1, 17, 150), example_inputs={"input_ids": IDS}
+    ).manifest
     assert manifest.task == "text-generation"
     assert manifest.passes["rotary"].recognised == [RECOGNISED[model]]
     assert manifest.passes["rotary"].nodes == 4
@@ -235,6 +224,6 @@ def test_what_is_nearly_so_is_left(model: type[Halves]) -> None:
 @pytest.mark.all
 @pytest.mark.parametrize("model", [Mixed, WrongSign, OtherPositions])
 def test_what_is_left_is_right(tmp_path: Path, model: type[Halves]) -> None:
-    options = ConvertOptions(target="cpu", lengths=(1, 17, 150), example_inputs={"input_ids": IDS}, task="features")
-    done = convert(model().eval(), tmp_path / "b", options)
-    assert done.good, done.to_text()
+    proven(
+        model(), tmp_path / "b", target="cpu", lengths=(1, 17, 150), example_inputs={"input_ids": IDS}, task="features"
+    )

@@ -14,7 +14,7 @@ from posexport.graph.precision.blocks.rounding import factor, factors, nearest, 
 from posexport.graph.precision.projections import projections
 from posexport.run.tokenizer.byte_pair import train
 from tests.graph.precision.test_blocks import EVERYWHERE
-from tests.small import in_short
+from tests.small import in_short, proven
 from tests.text_graphs import answers, calibration, graph, matrices, rows
 from tests.tolerances import agree
 
@@ -135,8 +135,7 @@ def test_convert(name, tmp_path, texts):
         "lengths": [5],
         "threads": 1,
     }
-    outcome = posexport.convert(name, tmp_path / name, quantizer="gptq", calibrate=texts, **options)
-    assert outcome.good
+    outcome = proven(name, tmp_path / name, quantizer="gptq", calibrate=texts, **options)
     stored, precision = outcome.manifest.precision_by_class, outcome.manifest.recipe
     assert ", gptq" in stored["linear weights"]
     assert precision.quantizer == "gptq"

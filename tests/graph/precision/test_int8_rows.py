@@ -19,6 +19,7 @@ from posexport.graph.precision.apply import apply
 from posexport.graph.precision.projections import projections
 from posexport.graph.precision.rows.activation_scales import ChannelRange, _scale
 from posexport.run.tokenizer.byte_pair import train
+from tests.small import proven
 from tests.text_graphs import answers, calibration, graph, matrices, rows
 from tests.tolerances import agree
 
@@ -188,8 +189,7 @@ TINY = {"layers": 1, "hidden": 60, "heads": 5}
 
 
 def converted(name, output: Path, **options):
-    conversion = posexport.convert(name, output, settings=TINY, precision="int8", verify=False, **options)
-    assert conversion.good
+    proven(name, output, settings=TINY, precision="int8", verify=False, **options)
     return ir.load(output / "model.onnx")
 
 
@@ -216,8 +216,7 @@ def test_encoder(tmp_path):
     batch = session.run({"input_ids": both, "attention_mask": mask})
     for name in alone:
         np.testing.assert_array_equal(alone[name][0], batch[name][0])
-    exact = posexport.convert("encoder-learned", tmp_path / "b", settings=TINY, target="cpu", verify=False)
-    assert exact.good
+    proven("encoder-learned", tmp_path / "b", settings=TINY, target="cpu", verify=False)
     reference = posexport.load(tmp_path / "b").run({"input_ids": both, "attention_mask": mask})
     for name in batch:
         a, b = batch[name].astype(np.float64).ravel(), reference[name].astype(np.float64).ravel()

@@ -4,12 +4,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-import posexport
 from posexport.base.spec import InputSpec, LengthContract
 from posexport.base.targets.precisions import PrecisionOptions
 from posexport.base.targets.target import Target
 from posexport.graph.precision.apply import apply
 from posexport.proof.agreement.texts import random_rows
+from tests.small import proven
 from tests.text_graphs import answers, calibration, graph, matrices, rows
 from tests.tolerances import agree
 
@@ -111,8 +111,7 @@ def test_a_normalisation_divides_where_nothing_else_reads_it(body):
 @pytest.mark.all
 def test_a_default_conversion_looks_at_random_tokens(tmp_path):
     sizes = {"layers": 2, "hidden": 60, "heads": 5, "feedforward": 120, "vocab": 300, "max_positions": 64}
-    made = posexport.convert("encoder-learned", tmp_path / "a", settings=sizes, precision="int8", verify=False)
-    assert made.good
+    proven("encoder-learned", tmp_path / "a", settings=sizes, precision="int8", verify=False)
     model = ir.load(tmp_path / "a" / "model.onnx")
     zeros = {name for name in model.graph.initializers if name.startswith("zero_point")}
     assert zeros == {"zero_point", "zero_point_24"}  # 24: what GELU gives

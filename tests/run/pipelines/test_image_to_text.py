@@ -13,8 +13,8 @@ from posexport import PosexportError
 PICTURE, GREY = str(PICTURES / "colour.png"), str(PICTURES / "grey.png")
 
 
-def made(kind: str, folder: Path) -> Path:
-    """A checkpoint with an image processor and a tokenizer, whose words are ``w0``, ``w1`` and so on."""
+def with_words(kind: str, folder: Path, **generation: Any) -> Any:
+    """A checkpoint with a tokenizer, whose words are ``w4``, ``w5`` and so on; returns transformers."""
     transformers = pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -26,10 +26,15 @@ def made(kind: str, folder: Path) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     special = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-    size = {"height": 12, "width": 12}
-    transformers.ViTImageProcessorPil(size=size, do_convert_rgb=True).save_pretrained(folder)
-    stated = {"decoder_start_token_id": 2, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 1}
+    stated = {"decoder_start_token_id": 2, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 1, **generation}
     (folder / "generation_config.json").write_text(json.dumps(stated))
+    return transformers
+
+
+def made(kind: str, folder: Path) -> Path:
+    """A checkpoint with an image processor, too."""
+    processor = with_words(kind, folder).ViTImageProcessorPil
+    processor(size={"height": 12, "width": 12}, do_convert_rgb=True).save_pretrained(folder)
     return folder
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import posexport
 from posexport import PosexportError
+from tests.run.pipelines.test_image_to_text import with_words
 
 RATE = 16000
 #: samples of the sounds; each makes another number of states
@@ -27,23 +28,10 @@ def sounds() -> list[NDArray[np.float32]]:
 
 
 def made(kind: str, folder: Path, **extractor: Any) -> Path:
-    """A checkpoint with a feature extractor and a tokenizer, whose words are ``w4``, ``w5`` and so on."""
-    transformers = pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    from ci.through import tiny
-
-    tiny.make(folder, tiny.table()[kind])
-    words = {"<unk>": 0, "<pad>": 1, "<s>": 2, "</s>": 3, **{f"w{number}": number for number in range(4, 64)}}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-    transformers.Wav2Vec2FeatureExtractor(**extractor).save_pretrained(folder)
-    stated = {"decoder_start_token_id": 2, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 1}
+    """A checkpoint with a feature extractor and a tokenizer."""
     # the order of tokens, not the largest logit alone, which random weights give to one token for every sound
-    stated |= {"no_repeat_ngram_size": 1}
-    (folder / "generation_config.json").write_text(json.dumps(stated))
+    transformers = with_words(kind, folder, no_repeat_ngram_size=1)
+    transformers.Wav2Vec2FeatureExtractor(**extractor).save_pretrained(folder)
     return folder
 
 

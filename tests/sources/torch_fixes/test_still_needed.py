@@ -52,6 +52,7 @@ from posexport.sources.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.sources.torch_fixes.size_uses import recording_size_uses
 from posexport.sources.torch_fixes.vmap_index import indexed
 from posexport.sources.torch_fixes.whole_row import WholeRow
+from tests.small import proven
 from tests.tolerances import agree
 
 X = torch.randn(3, 13, generator=torch.Generator().manual_seed(0))
@@ -464,8 +465,7 @@ def test_module_state() -> None:
 
 def test_a_buffer_that_forward_registers(tmp_path: Path) -> None:
     module = KeepsBias().eval()
-    result = posexport.convert(module, tmp_path / "bundle", example_inputs={"x": X})
-    assert result.good
+    proven(module, tmp_path / "bundle", example_inputs={"x": X})
 
 
 class MasksToTheLongest(nn.Module):

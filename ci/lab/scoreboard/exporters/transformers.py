@@ -26,10 +26,7 @@ def stages(into: Path) -> dict[str, Path]:
     return {"encoder": encoder, **files} if encoder.exists() else files
 
 
-RENAMES = {
-    "attention_mask": "encoder_attention_mask",
-    "encoder_outputs.last_hidden_state": "encoder_hidden_states",
-}
+RENAMES = {"attention_mask": "encoder_attention_mask", "encoder_outputs.last_hidden_state": "encoder_hidden_states"}
 
 
 def states(config: Any) -> dict[str, int]:

@@ -206,6 +206,19 @@ def _no_codes(target: Target) -> str | None:
     return None if lacks is None else f"{lacks}; use --precision int4"
 
 
+def _check_target(target: Target, options: PrecisionOptions, rows: StoredRows | None) -> None:
+    if not target.may_use(OPERATOR) and target.opset < BLOCKED_OPSET:
+        raise PosexportError(
+            f"--precision {options.precision} for any runtime stores weights in blocks, which need --opset "
+            f"{BLOCKED_OPSET} or higher; got {target.opset}"
+        )
+    if rows is not None and rows.codes is not None and (reason := _no_codes(target)):
+        raise PosexportError(
+            f"the checkpoint's weights are NF4, kept by {CODES_OPERATOR} in --precision {options.precision}: {reason}, "
+            "or --quantizer hqq to round them again"
+        )
+
+
 def quantize_blocks(
     model: ir.Model,
     interface: Interface,
@@ -224,18 +237,9 @@ def quantize_blocks(
     Raises:
         PosexportError: the opset has no blocks.
     """
-    if not target.may_use(OPERATOR) and target.opset < BLOCKED_OPSET:
-        raise PosexportError(
-            f"--precision {options.precision} for any runtime stores weights in blocks, which need --opset "
-            f"{BLOCKED_OPSET} or higher; got {target.opset}"
-        )
     bits = options.weight_bits or 8
     rows = rows if options.quantizer == STORED else None
-    if rows is not None and rows.codes is not None and (reason := _no_codes(target)):
-        raise PosexportError(
-            f"the checkpoint's weights are NF4, kept by {CODES_OPERATOR} in --precision {options.precision}: {reason}, "
-            "or --quantizer hqq to round them again"
-        )
+    _check_target(target, options, rows)
     linear = Scheme(bits, options.block_size, options.quantizer, rows=rows)
     head = Scheme(options.head_bits, options.block_size)
 
