@@ -7,7 +7,7 @@ that had not been tried here. drawn_fourth.txt has their versions.
 import torch
 from torch import nn
 
-from ci.lab.packages.modules import Case, case, floats
+from ci.lab.packages.modules import Case, case, constructor, floats
 
 
 @case("rfdetr")
@@ -65,47 +65,32 @@ def rfdetr_dino() -> Case:
     return Features(), {"pixels": floats(2, 3, 64, 64)}
 
 
-@case("python-doctr")
-def doctr_crnn() -> Case:
-    from doctr.models import crnn_mobilenet_v3_small
-
-    return crnn_mobilenet_v3_small(pretrained=False, pretrained_backbone=False, exportable=True), {
-        "x": floats(2, 3, 32, 128)
-    }
+constructor("doctr_crnn", "python-doctr", "doctr.models:crnn_mobilenet_v3_small", x=(2, 3, 32, 128))(
+    pretrained=False, pretrained_backbone=False, exportable=True
+)
 
 
-@case("python-doctr")
-def doctr_vitstr() -> Case:
-    from doctr.models import vitstr_small
-
-    return vitstr_small(pretrained=False, pretrained_backbone=False, exportable=True), {"x": floats(2, 3, 32, 128)}
+constructor("doctr_vitstr", "python-doctr", "doctr.models:vitstr_small", x=(2, 3, 32, 128))(
+    pretrained=False, pretrained_backbone=False, exportable=True
+)
 
 
-@case("python-doctr")
-def doctr_db() -> Case:
-    from doctr.models import db_mobilenet_v3_large
-
-    return db_mobilenet_v3_large(pretrained=False, pretrained_backbone=False, exportable=True), {
-        "x": floats(2, 3, 64, 96)
-    }
+constructor("doctr_db", "python-doctr", "doctr.models:db_mobilenet_v3_large", x=(2, 3, 64, 96))(
+    pretrained=False, pretrained_backbone=False, exportable=True
+)
 
 
-@case("neuralforecast")
-def neuralforecast_patch_tst() -> Case:
-    from neuralforecast.models.patchtst import PatchTST_backbone
-
-    return PatchTST_backbone(3, 1, 48, 12, 8, 4, n_layers=2, hidden_size=40, n_heads=5, linear_hidden_size=64), {
-        "z": floats(2, 3, 48)
-    }
+constructor(
+    "neuralforecast_patch_tst", "neuralforecast", "neuralforecast.models.patchtst:PatchTST_backbone", z=(2, 3, 48)
+)(3, 1, 48, 12, 8, 4, n_layers=2, hidden_size=40, n_heads=5, linear_hidden_size=64)
 
 
-@case("neuralforecast")
-def neuralforecast_tft_attention() -> Case:
-    from neuralforecast.models.tft import InterpretableMultiHeadAttention
-
-    return InterpretableMultiHeadAttention(
-        n_head=5, hidden_size=40, example_length=64, attn_dropout=0.0, dropout=0.0
-    ), {"x": floats(2, 64, 40)}
+constructor(
+    "neuralforecast_tft_attention",
+    "neuralforecast",
+    "neuralforecast.models.tft:InterpretableMultiHeadAttention",
+    x=(2, 64, 40),
+)(n_head=5, hidden_size=40, example_length=64, attn_dropout=0.0, dropout=0.0)
 
 
 @case("neuralforecast")
@@ -123,18 +108,14 @@ def neuralforecast_decomposed() -> Case:
     return Layer(), {"x": floats(2, 24, 40)}
 
 
-@case("neuraloperator")
-def neuraloperator_fno() -> Case:
-    from neuralop.models import FNO
-
-    return FNO((8, 8), 3, 1, 16, n_layers=2), {"x": floats(2, 3, 24, 32)}
+constructor("neuraloperator_fno", "neuraloperator", "neuralop.models:FNO", x=(2, 3, 24, 32))(
+    (8, 8), 3, 1, 16, n_layers=2
+)
 
 
-@case("braindecode")
-def braindecode_conformer() -> Case:
-    from braindecode.models.eegconformer import EEGConformer
-
-    return EEGConformer(n_outputs=4, n_chans=7, n_times=300, num_layers=2, num_heads=5), {"x": floats(2, 7, 300)}
+constructor("braindecode_conformer", "braindecode", "braindecode.models.eegconformer:EEGConformer", x=(2, 7, 300))(
+    n_outputs=4, n_chans=7, n_times=300, num_layers=2, num_heads=5
+)
 
 
 @case("braindecode")
@@ -152,36 +133,24 @@ def braindecode_labram() -> Case:
     return Named(), {"signal": floats(2, 7, 600)}
 
 
-@case("braindecode")
-def braindecode_atcnet() -> Case:
-    from braindecode.models.atcnet import ATCNet
-
-    return ATCNet(n_outputs=4, n_chans=7, n_times=1000, sfreq=250), {"X": floats(2, 7, 1000)}
+constructor("braindecode_atcnet", "braindecode", "braindecode.models.atcnet:ATCNet", X=(2, 7, 1000))(
+    n_outputs=4, n_chans=7, n_times=1000, sfreq=250
+)
 
 
-@case("torchgeo")
-def torchgeo_croma() -> Case:
-    from torchgeo.models import CROMA
-
-    return CROMA(["optical"], encoder_dim=48, encoder_depth=2, num_heads=16, patch_size=8, image_size=32), {
-        "x_optical": floats(2, 12, 32, 32)
-    }
+constructor("torchgeo_croma", "torchgeo", "torchgeo.models:CROMA", x_optical=(2, 12, 32, 32))(
+    ["optical"], encoder_dim=48, encoder_depth=2, num_heads=16, patch_size=8, image_size=32
+)
 
 
-@case("torchgeo")
-def torchgeo_ltae() -> Case:
-    from torchgeo.models import LTAE
-
-    return LTAE(in_channels=40, n_head=5, d_k=8, n_neurons=(40, 32), d_model=40, len_max_seq=13), {
-        "x": floats(2, 13, 40)
-    }
+constructor("torchgeo_ltae", "torchgeo", "torchgeo.models:LTAE", x=(2, 13, 40))(
+    in_channels=40, n_head=5, d_k=8, n_neurons=(40, 32), d_model=40, len_max_seq=13
+)
 
 
-@case("speechbrain")
-def speechbrain_ecapa() -> Case:
-    from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN
-
-    return ECAPA_TDNN(40, lin_neurons=24, channels=[32, 32, 32, 32, 96]), {"x": floats(2, 61, 40)}
+constructor("speechbrain_ecapa", "speechbrain", "speechbrain.lobes.models.ECAPA_TDNN:ECAPA_TDNN", x=(2, 61, 40))(
+    40, lin_neurons=24, channels=[32, 32, 32, 32, 96]
+)
 
 
 @case("speechbrain")
@@ -201,14 +170,13 @@ def speechbrain_branchformer() -> Case:
     return Encoder(), {"x": floats(2, 23, 40)}
 
 
-@case("funasr")
-def funasr_sanm() -> Case:
-    from funasr.models.sanm.encoder import SANMEncoder
-
-    return SANMEncoder(40, 40, 5, 64, 2, input_layer="pe", kernel_size=5), {
-        "xs_pad": floats(2, 19, 40),
-        "ilens": torch.tensor([19, 12]),
-    }
+constructor(
+    "funasr_sanm",
+    "funasr",
+    "funasr.models.sanm.encoder:SANMEncoder",
+    xs_pad=(2, 19, 40),
+    ilens=lambda: torch.tensor([19, 12]),
+)(40, 40, 5, 64, 2, input_layer="pe", kernel_size=5)
 
 
 @case("compressai")
@@ -225,56 +193,45 @@ def compressai_synthesis() -> Case:
     return ScaleHyperprior(16, 24).g_s, {"input": floats(2, 24, 5, 6)}
 
 
-@case("bs-roformer")
-def bs_roformer() -> Case:
-    from bs_roformer import BSRoformer
-
-    return BSRoformer(
-        40,
-        depth=1,
-        time_transformer_depth=1,
-        freq_transformer_depth=1,
-        freqs_per_bands=(4, 5, 8, 16),
-        dim_head=8,
-        heads=5,
-        dim_freqs_in=33,
-        stft_n_fft=64,
-        stft_hop_length=16,
-        stft_win_length=64,
-    ), {"raw_audio": floats(2, 800)}
+constructor("bs_roformer", "bs-roformer", "bs_roformer:BSRoformer", raw_audio=(2, 800))(
+    40,
+    depth=1,
+    time_transformer_depth=1,
+    freq_transformer_depth=1,
+    freqs_per_bands=(4, 5, 8, 16),
+    dim_head=8,
+    heads=5,
+    dim_freqs_in=33,
+    stft_n_fft=64,
+    stft_hop_length=16,
+    stft_win_length=64,
+)
 
 
-@case("descript-audio-codec")
-def dac_encoder() -> Case:
-    from dac.model.dac import Encoder
-
-    return Encoder(8, [2, 4], 24), {"x": floats(2, 1, 320)}
+constructor("dac_encoder", "descript-audio-codec", "dac.model.dac:Encoder", x=(2, 1, 320))(8, [2, 4], 24)
 
 
-@case("descript-audio-codec")
-def dac_decoder() -> Case:
-    from dac.model.dac import Decoder
-
-    return Decoder(24, 32, [4, 2]), {"x": floats(2, 24, 19)}
+constructor("dac_decoder", "descript-audio-codec", "dac.model.dac:Decoder", x=(2, 24, 19))(24, 32, [4, 2])
 
 
-@case("pytorchvideo")
-def pytorchvideo_mvit() -> Case:
-    from pytorchvideo.models.vision_transformers import create_multiscale_vision_transformers
-
-    return create_multiscale_vision_transformers(
-        spatial_size=64,
-        temporal_size=8,
-        depth=3,
-        patch_embed_dim=32,
-        num_heads=1,
-        embed_dim_mul=[[1, 2.0]],
-        atten_head_mul=[[1, 2.0]],
-        pool_q_stride_size=[[1, 1, 2, 2]],
-        pool_kv_stride_adaptive=[1, 4, 4],
-        pool_kvq_kernel=[3, 3, 3],
-        head_num_classes=7,
-    ), {"x": floats(2, 3, 8, 64, 64)}
+constructor(
+    "pytorchvideo_mvit",
+    "pytorchvideo",
+    "pytorchvideo.models.vision_transformers:create_multiscale_vision_transformers",
+    x=(2, 3, 8, 64, 64),
+)(
+    spatial_size=64,
+    temporal_size=8,
+    depth=3,
+    patch_embed_dim=32,
+    num_heads=1,
+    embed_dim_mul=[[1, 2.0]],
+    atten_head_mul=[[1, 2.0]],
+    pool_q_stride_size=[[1, 1, 2, 2]],
+    pool_kv_stride_adaptive=[1, 4, 4],
+    pool_kvq_kernel=[3, 3, 3],
+    head_num_classes=7,
+)
 
 
 @case("granite-tsfm")
@@ -310,34 +267,34 @@ def deepctr_autoint() -> Case:
     return AutoInt(columns, columns, dnn_hidden_units=(16,)), {"X": features}
 
 
-@case("dynamic-network-architectures")
-def nnunet_residual() -> Case:
-    from dynamic_network_architectures.architectures.unet import ResidualEncoderUNet
+constructor(
+    "nnunet_residual",
+    "dynamic-network-architectures",
+    "dynamic_network_architectures.architectures.unet:ResidualEncoderUNet",
+    x=(2, 1, 16, 24, 32),
+)(
+    1,
+    3,
+    [8, 12, 16],
+    nn.Conv3d,
+    3,
+    [1, 2, 2],
+    [1, 1, 1],
+    4,
+    [1, 1],
+    norm_op=nn.InstanceNorm3d,
+    norm_op_kwargs={"affine": True},
+    nonlin=nn.LeakyReLU,
+)
 
-    return ResidualEncoderUNet(
-        1,
-        3,
-        [8, 12, 16],
-        nn.Conv3d,
-        3,
-        [1, 2, 2],
-        [1, 1, 1],
-        4,
-        [1, 1],
-        norm_op=nn.InstanceNorm3d,
-        norm_op_kwargs={"affine": True},
-        nonlin=nn.LeakyReLU,
-    ), {"x": floats(2, 1, 16, 24, 32)}
 
-
-@case("piq")
-def piq_similarity() -> Case:
-    from piq import MultiScaleSSIMLoss
-
-    return MultiScaleSSIMLoss(kernel_size=3, reduction="none"), {
-        "x": torch.rand(2, 3, 64, 80),
-        "y": torch.rand(2, 3, 64, 80),
-    }
+constructor(
+    "piq_similarity",
+    "piq",
+    "piq:MultiScaleSSIMLoss",
+    x=lambda: torch.rand(2, 3, 64, 80),
+    y=lambda: torch.rand(2, 3, 64, 80),
+)(kernel_size=3, reduction="none")
 
 
 @case("torchani")
