@@ -12,7 +12,7 @@ import numpy as np
 
 from ci.answers.case import Case
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "embedders"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "lab" / "embedders"))
 
 PART = "sentence-transformers"
 #: cosine of a vector with the library's is at least 1 less this

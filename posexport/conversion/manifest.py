@@ -79,7 +79,7 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         "task": source.task,
         "settings": dict(sorted(parse(options.load.settings).items())),
         "opset": opset,
-        "drop_weights": list(options.drop_weights),
+        "drop_weights": list(options.drop_weights or ()) or msgspec.UNSET,
         "outputs": list(options.outputs or ()) or msgspec.UNSET,
         "static_sizes": sizes_of(options.static_sizes) or msgspec.UNSET,
         "cache_precision": options.cache_precision if options.cache_precision != "model" else msgspec.UNSET,

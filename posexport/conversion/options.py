@@ -38,6 +38,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             python="A ``tokenizer.json`` for a source that has none, or the tokenizer object of a transformers model.",
         ),
     ] = None
+    drop_weights: commands.DropWeights = ()
     adapters: commands.Adapters = None  # type: ignore[assignment]
     adapter_format: Annotated[
         AdapterFormatName,

@@ -275,7 +275,8 @@ def _probabilities(x: _Inputs, heads: slice = slice(None)) -> Tensor:
         s_BHTS = s_BHTS[:, heads]
     mask = _with_order(x.mask, x.causal, q_BHTD)
     if mask is not None:
-        s_BHTS = s_BHTS + (mask if mask.shape[1] == 1 or heads == slice(None) else mask[:, heads])
+        # all heads first: of Longformer's windows the axis is the number of blocks, which a comparison would trace as 1
+        s_BHTS = s_BHTS + (mask if heads == slice(None) or mask.shape[1] == 1 else mask[:, heads])
     return _softmax(s_BHTS, None if x.sink is None else x.sink[heads])
 
 

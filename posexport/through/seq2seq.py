@@ -63,14 +63,14 @@ class _Captioner(nn.Module):
         pixel_values: Tensor | None = None,
         encoder_outputs: Any = None,
         decoder_attention_mask: Tensor | None = None,
-        decoder_position_ids: Tensor | None = None,
-        **_: Any,
+        **others: Any,
     ) -> Any:
         states = encoder_outputs or self.model.vision_model(pixel_values=pixel_values, return_dict=True)
         return self.model.text_decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
-            position_ids=decoder_position_ids,
+            # no parameter of its own: they are rows of the text decoder's table, whose length `_definition` then reads
+            position_ids=others.get(halves.POSITIONS),
             encoder_hidden_states=states.last_hidden_state,
             use_cache=False,
             return_dict=True,

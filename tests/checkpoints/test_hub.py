@@ -213,8 +213,10 @@ EXTRA = (
     "x.safetensors",
     "sparse_linear.pt",
 )
+#: of one word
+WORD = json.dumps({"version": "1.0", "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}).encode()
 REPOSITORIES: dict[str, dict[str, bytes]] = {
-    "plain": {"tokenizer.json": b"{}"},
+    "plain": {"tokenizer.json": WORD},
     "embedding": {
         "modules.json": json.dumps(
             [

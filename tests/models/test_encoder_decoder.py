@@ -220,7 +220,7 @@ def test_the_whole_grid_with_limits_in_both_parts(bundle: Callable[..., Path]) -
     assert {point.padding for point in report.points} == {"none", "right", "left", "ragged"}
     assert {output.name for output in read(folder).outputs} == {p.output for p in report.points if p.output}
     assert {item.verdict for item in report.invariants} == {"pass"}
-    assert [item.name for item in report.invariants][-1].endswith("greedy decode steps choose PyTorch's tokens")
+    assert any(item.name.endswith("greedy decode steps choose PyTorch's tokens") for item in report.invariants)
 
 
 @pytest.mark.all

@@ -12,11 +12,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from posexport.checkpoints.checkpoint import checkpoint_source
+from posexport.conversion.export.trace import trace
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.encoding import Array
 from posexport.errors import PosexportError
-from posexport.conversion.export.trace import trace
+from posexport.graph.lowering import functions
 from posexport.models.encoder import EncoderConfig
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
 from posexport.nn.heads import Features, QuestionAnswering, SequenceClassification
@@ -91,7 +92,9 @@ def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:
     assert (source.limits.min_length, source.limits.max_length, source.promises.position_offset) == (1, 308, 2)
     assert {4, BLOCK} <= set(source.limits.boundaries)
     path = tmp_path / "model.onnx"
-    path.write_bytes(onnx_ir.to_proto(trace(source, 18, optimize=False)).SerializeToString())
+    graph = trace(source, 18, optimize=False)
+    functions.attach(graph)
+    path.write_bytes(onnx_ir.to_proto(graph).SerializeToString())
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     for length, share in ((1, 0.0), (2, 1.0), (17, 0.3), (BLOCK, 0.1), (BLOCK + 1, 0.0), (300, 0.02)):
         real, flags = rows(length, share)

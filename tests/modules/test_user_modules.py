@@ -422,7 +422,7 @@ def test_without_a_limit_the_verdict_says_how_far_it_goes(run: Command, models: 
     assert "\n|   1024 |" in out
     code, out, _ = run("convert", f"{models}:distances", "-o", tmp_path / "b", "--force", "--max-length", "9")
     assert code == 0, out
-    assert out.endswith(", proven\n")
+    assert out.endswith(", proven up to 9 tokens\n")
 
 
 @pytest.mark.all

@@ -151,7 +151,7 @@ def watch(name, cls, method):
         seen.setdefault(name, set()).add(are_kept())
         return inner(self, *rest, **more)
     setattr(cls, method, outer)
-watch("graph", chain.Link, "taken")
+watch("graph", chain.Link, "feeds")
 session.run(dict(input_ids=[[5, 2, 7]]))
 source = load_source("encoder-alibi", LoadOptions(settings={TINY!r}))
 watch("definition", type(source.module), "forward")

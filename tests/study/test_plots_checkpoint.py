@@ -164,7 +164,7 @@ def test_a_bundle_is_drawn_from_its_own_files(tmp_path: Path, checkpoint):
     assert CliRunner().invoke(group, args).exit_code == 0
     ours, theirs = (drawing(str(path)) for path in (tmp_path / "bundle", GOLDEN / checkpoint))
     assert kinds(ours) == kinds(theirs)
-    for mine, other in zip(*(panel_axes(compose(d.groups, "", "")) for d in (ours, theirs)), strict=True):
+    for mine, other in zip(*(panel_axes(compose(d.groups, d.title, d.summary)) for d in (ours, theirs)), strict=True):
         for a, b in zip(mine.images, other.images, strict=True):
             assert np.array_equal(a.get_array(), b.get_array())
         for a, b in zip(mine.lines, other.lines, strict=True):

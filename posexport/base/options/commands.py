@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from posexport.base.options.option import EXPERT, GRAPH, OUTPUT, PROOF, RULES, RUNTIME, SOURCE, Option, StrPath
-from posexport.base.options.recipe import DefinitionName, DropWeights
+from posexport.base.options.recipe import DefinitionName
 from posexport.base.targets.listed import audited
 from posexport.base.targets.precisions import PrecisionName
 from posexport.base.targets.provider_options import CUDA_OPTIONS
@@ -46,6 +46,15 @@ Adapters = Annotated[
         help="Keep a LoRA adapter of PEFT beside the model, for rows that choose it by this name (repeatable).",
         python='Folders of LoRA adapters to keep beside the model, ``{"query": "path/to/query"}``; each row of a batch '
         "chooses one or none.",
+    ),
+]
+DropWeights = Annotated[
+    Sequence[str],
+    Option(
+        group=EXPERT,
+        metavar="PATTERN",
+        help="Leave out the tensors of a checkpoint that match, such as 'cls.species.*': a head that the task does not "
+        "need (repeatable).",
     ),
 ]
 AllowPickle = Annotated[

@@ -46,15 +46,6 @@ AdapterFormatName = Literal["stacked", "onnxruntime"]
 ADAPTER_INPUTS: AdapterFormatName = "onnxruntime"
 #: which computation of a checkpoint is converted
 DefinitionName = Literal["paper", "released", "transformers"]
-DropWeights = Annotated[
-    Sequence[str],
-    Option(
-        group=EXPERT,
-        metavar="PATTERN",
-        help="Leave out the tensors of a checkpoint that match, such as 'cls.species.*': a head that the task does not "
-        "need (repeatable).",
-    ),
-]
 
 
 class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +60,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         settings: of a built-in model, as text.
         opset: of the graph, also where nobody named it.
         unpad: True with ``--unpad``, False with ``--no-unpad``.
+        drop_weights: patterns of tensors that are left out; not there: none.
         outputs: of layers, beside the task's; not there: none.
         static_sizes: the size of each axis of the graph that does not vary; not there: all vary.
         int32: integer inputs are int32; not there: int64.
@@ -90,7 +82,6 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
             "define.",
         ),
     ] = "paper"
-    drop_weights: DropWeights = msgspec.field(default_factory=list)
     max_length: Annotated[
         int | None, Option(group=LENGTHS, metavar="N", least=1, help="The longest input, in tokens.")
     ] = None
@@ -146,6 +137,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
     inline: Annotated[
         bool, Option(group=EXPERT, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
     ] = False
+    drop_weights: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     outputs: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     static_sizes: Mapping[str, int] | msgspec.UnsetType = msgspec.UNSET
     int32: bool | msgspec.UnsetType = msgspec.UNSET

@@ -129,7 +129,8 @@ def CachedCalls(
     one = op.Equal(new, [1])
     takes = op.Squeeze(op.Or(op.Or(op.Equal(rows, [1]), one), op.Equal(new, keys)), [0])
     last_keys = op.Cast(op.Expand(keys - 1, rows), to=6)
-    key_total = op.Cast(op.Size(kpos), to=6)
+    # of Shape: for the value of Size ONNX Runtime waits for the device, which CUDA refuses while it captures a step
+    key_total = op.Cast(op.Squeeze(keys, [0]), to=6)
     unused = op.Shape(past_k, start=2, end=3) - keys
     # the whole capacity costs as much as the used slots do in the operator where these are two thirds
     step = op.Squeeze(op.And(one, op.LessOrEqual(unused * 2, keys)), [0])

@@ -21,6 +21,7 @@ from posexport.base.targets.providers import CPU, CUDA, PROVIDERS, WEBGPU, Provi
 from posexport.base.targets.target import LAST_ATTENTION_OPSET, MICROSOFT, Target, target_names
 from posexport.catalogue.stored import catalogue
 from posexport.conversion.export.build import _lowered
+from posexport.conversion.export.layout import BUNDLE
 from posexport.errors import PosexportError
 from posexport.graph.lowering.group_query import GroupQuery
 from posexport.graph.lowering.plan import ATTENTION, FAMILIES
@@ -237,7 +238,7 @@ def test_no_graph_asks_for_a_later_attention(model, target):
                 model, task=None, settings_given=("layers=1", "hidden=20", "heads=5", "kv_heads=1", "vocab=61")
             )
         )
-        graph = _lowered(made, recipe(target=target, opset=opset), frozenset(), frozenset()).model
+        graph = _lowered(made, recipe(target=target, opset=opset), None, BUNDLE).model
         nodes = [node for each in (graph.graph, *graph.functions.values()) for node in each.all_nodes()]
         return [node for node in nodes if node.op_type == "Attention" and not node.domain]
 

@@ -10,6 +10,7 @@ import pytest
 from posexport.base.bounds import Bound
 from posexport.base.spec import ENCODER_SEQUENCE, SEQUENCE
 from posexport.conversion.export.build import _lowered
+from posexport.conversion.export.layout import BUNDLE
 from posexport.conversion.export.save import save
 from posexport.graph.lowering import functions
 from posexport.graph.passes.guard import table_guard
@@ -171,7 +172,7 @@ def test_a_decoder_for_a_device_refuses_positions_beyond_its_table_on_the_cpu() 
     )
     guarded = {}
     for target in ("cpu", "cuda"):
-        lowered = _lowered(decoder, recipe(target=target, opset=23), frozenset(), frozenset())
+        lowered = _lowered(decoder, recipe(target=target, opset=23), None, BUNDLE)
         guarded[target] = {node.name: node.op_type for node in lowered.model.graph if "beyond" in (node.name or "")}
     size = next(spec.size for spec in decoder.inputs if spec.role == "positions")
     text = f"position_ids beyond {size - 1}"

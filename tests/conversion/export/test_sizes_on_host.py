@@ -11,6 +11,7 @@ import pytest
 
 from posexport.base.targets.target import Target
 from posexport.conversion.export.build import _lowered
+from posexport.conversion.export.layout import BUNDLE
 from posexport.graph.builder import Builder
 from posexport.graph.lowering.lowering import Inputs, Lowering, Outputs, function
 from posexport.graph.ops.attention import AttentionSpec
@@ -133,7 +134,7 @@ def test_other_targets_keep_their_graphs(target):
 
 def test_a_built_in_encoder_slices_by_sizes_alone():
     source = builtin_source("encoder-t5", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61"))
-    lowered = _lowered(source, recipe(target="cuda", opset=23), frozenset(), frozenset()).model
+    lowered = _lowered(source, recipe(target="cuda", opset=23), None, BUNDLE).model
     distance = next(each for each in lowered.functions.values() if each.name == "DistanceScores")
     sliced = [node.inputs[0].name for node in distance if node.op_type == "Slice"]
     assert "qpos" not in sliced
