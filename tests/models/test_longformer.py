@@ -84,7 +84,6 @@ def model(default: str = "none", positions: int = 310) -> LongformerModel:
     return made
 
 
-@pytest.mark.all
 def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:
     """With any number of marked tokens, none too, and none in one row of a batch."""
     made = model()
