@@ -63,14 +63,13 @@ def repeated(few: Reduction, opset: int) -> ir.Model:
     Raises:
         UnlikeError: it does not say what the other layers are.
     """
-    chosen = {path: chosen_for(stack) for path, stack in few.stacks.items()}
     _tell_apart(few)
     model = trace(few.source, opset)
     levels = Levels(few, model.graph)
     writer = Writer(few, model, levels)
     for path in dict.fromkeys(stack for stack, _ in levels.of_layer):
         before = None
-        for number, traced in enumerate(chosen[path]):
+        for number, traced in enumerate(chosen_for(few.stacks[path])):
             layer = Layer(path, number, traced)
             writer.add(layer, before)
             before = layer
