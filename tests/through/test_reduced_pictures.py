@@ -13,14 +13,18 @@ from onnx import TensorProto, helper, numpy_helper
 
 import posexport
 from posexport.conversion.export.build import build
-from posexport.errors import PosexportError
+from posexport.conversion.export.by_layers import trace as by_layers
 from posexport.models.embeddings_input import DECODER_FILE, EMBED_FILE
 from posexport.proof.choose import ProofOptions
+from posexport.proof.grid.grid import grid
 from posexport.proof.quantized.records import StoredError
+from posexport.proof.reduced import reduction as reductions_of
+from posexport.proof.reduced.calls import few
 from posexport.proof.reduced.prove import _compare_files
 from posexport.proof.reduced.reduction import Reduction, parameters_of, reduction_of
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
+from tests.conversion.export.test_by_layers import weight_of_the_next
 from tests.full_model_mutants import Arrays, put, rewire, stored
 from tests.small import recipe
 
@@ -106,12 +110,15 @@ def test_the_first_and_last_layers_of_each_kind_are_left_in_both_towers(tmp_path
     found = reduced(qwen(), tmp_path)
     assert kept(found) == [[0, 1, 3, 4, 7], [0, 6]]
     assert (found.kept, found.layers) == (7, 15)
-    visual, few = (each.module.get_submodule("vision.module.tower.visual") for each in (found.full, found.source))
-    assert (visual.fullatt_block_indexes, few.fullatt_block_indexes) == (FULL, [2, 4])
-    assert few.blocks[2].attn.qkv.weight is visual.blocks[3].attn.qkv.weight
+    visual, left = (each.module.get_submodule("vision.module.tower.visual") for each in (found.full, found.source))
+    assert (visual.fullatt_block_indexes, left.fullatt_block_indexes) == (FULL, [2, 4])
+    assert left.blocks[2].attn.qkv.weight is visual.blocks[3].attn.qkv.weight
     assert found.words is not None
     assert next(spec.size for spec in found.source.inputs if spec.role == "tokens") == found.words.reduced
     assert sum(spec.name.startswith("past_key_values") for spec in found.source.inputs) == 2 * 2
+    # calls of the full model have the largest images, of several windows
+    points = few(grid(found.full.limits, found.full.inputs), weights=1000)
+    assert {dict(point.sizes)["num_patches"] for point in points if not point.must_be_rejected} == {30 * 4}
     # what tells layers apart by their numbers, in the tower and in the decoder
     assert kept(reduced(deepstack(), tmp_path / "deepstack")) == [[0, 1, 2, 3, 5, 6, 8, 10, 11], [0, 1, 2, 3, 6]]
 
@@ -188,7 +195,7 @@ def one_bit(graph: Graph) -> bool:
 
 def one_bit_of_a_norm(graph: Graph) -> bool:
     roles = {role: tensor for role, tensor in graph.layer(5).items() if "norm" in role}
-    return flipped(roles[sorted(roles)[0]])
+    return flipped(roles[min(roles)])
 
 
 def last_word(graph: Graph) -> bool:
@@ -303,3 +310,26 @@ def test_the_right_graphs_are_accepted_and_each_mistake_is_found(
                 continue
             missed.append((file, mutant.__name__))
     assert not missed
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(
+    ("layout", "broken"), [("bundle", None), ("transformers.js", None), ("bundle", weight_of_the_next)]
+)
+def test_a_conversion_says_on_how_many_layers_the_grid_ran(
+    layout: str, broken: Callable[[pytest.MonkeyPatch], None] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (by_layers, reductions_of):
+        monkeypatch.setattr(module, "LARGE", 0)
+    if broken is not None:
+        broken(monkeypatch)
+    folder = saved(idefics(), tmp_path / "idefics3")
+    result = posexport.convert(folder, tmp_path / "bundle", layout=layout, lengths=[17], keep_failed=True)
+    assert result.report is not None
+    assert result.report.passed == (broken is None), result.report.describe()
+    if broken is None:
+        assert "on 4 of 14 layers" in result.report.describe()
+        assert result.manifest is not None
+        proof = result.manifest.parity.reduced
+        assert proof is not None
+        assert (proof.kept, proof.layers) == (4, 14)

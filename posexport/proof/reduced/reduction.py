@@ -139,9 +139,7 @@ def _numbers(owner: nn.Module) -> dict[str, list[int]]:
 def _named(owner: nn.Module, numbers: Mapping[str, list[int]], layer: int) -> tuple[object, ...]:
     """What the lists ``numbers`` of ``owner`` say of a layer: which it is of those with a module each, else whether."""
     modules = {len(each) for each in owner.children() if isinstance(each, nn.ModuleList)}
-    return tuple(
-        (name, of.index(layer) if len(of) in modules else True) for name, of in numbers.items() if layer in of
-    )
+    return tuple((name, of.index(layer) if len(of) in modules else True) for name, of in numbers.items() if layer in of)
 
 
 def kind_of(layer: nn.Module) -> tuple[Any, ...]:
