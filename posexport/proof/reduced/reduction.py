@@ -77,11 +77,10 @@ def weights_of(source: Source) -> int:
     return sum(parameter.numel() for parameter in source.module.parameters())
 
 
-def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Reduction | str:
+def reduction_of(source: Source, *, texts: bool = False, traced: bool = False) -> Reduction | str:
     """The reduced model of ``source``, or why there is none.
 
-    ``texts``: it reads real texts and has all words. ``pairs``: occurrences of each pair of adjacent kinds, as far as
-    the full model has them.
+    ``texts``: it reads real texts and has all words. ``traced``: its layers are repeated for the others.
     """
     if not isinstance(source.module, Definition) or (source.by_trial and not isinstance(source.module, Reducible)):
         return "its layers are not known to posexport"
@@ -90,7 +89,7 @@ def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Redu
     if [spec.name for spec in source.inputs] != [spec.name for spec in source.module.inputs]:
         return "its layout has other inputs"
     module = copy_with_same_weights(source.module)
-    stacks = leave_out_layers(module, pairs)
+    stacks = leave_out_layers(module, traced=traced)
     if isinstance(stacks, str):
         return stacks
     words = None if texts else _reduce_vocabulary(module, source.inputs)
@@ -102,7 +101,7 @@ def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Redu
     return Reduction(source, _source(source, module, words), stacks, words)
 
 
-def leave_out_layers(module: nn.Module, pairs: int = 1) -> dict[str, Stack] | str:
+def leave_out_layers(module: nn.Module, *, traced: bool = False) -> dict[str, Stack] | str:
     """Leave a few layers of each kind in ``module``; its lists of layers by path, or why none can be left out."""
     stacks: dict[str, Stack] = {}
     for path, stack in _stacks(module):
@@ -111,7 +110,7 @@ def leave_out_layers(module: nn.Module, pairs: int = 1) -> dict[str, Stack] | st
         if any(len(of) == len(stack) for of in numbers.values()):
             continue  # one module for each layer of such a list
         kinds = [(kind_of(layer), _named(owner, numbers, at)) for at, layer in enumerate(stack)]
-        indices = chosen(kinds, pairs)
+        indices = chosen(kinds, traced=traced)
         if indices is None:
             continue
         if (reason := _keep(owner, path.rpartition(".")[2], indices)) is not None:
@@ -165,12 +164,15 @@ def _simple(value: object) -> str:
     return repr(value) if known else str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
-def chosen(kinds: Sequence[object], pairs: int = 1) -> list[int] | None:
+def chosen(kinds: Sequence[object], *, traced: bool = False) -> list[int] | None:
     """Indices of layers with all adjacent pairs of kinds, the first and the last among them; None: all are needed.
 
     A kind of several layers occurs twice: passes treat values that layers share differently from those of one layer.
+    ``traced``: with all of three adjacent layers, since a repeated layer is wired to those before and behind it.
     """
-    for times in range(pairs, 3):
+    if traced:
+        kinds = [*zip(kinds, [*kinds[1:], None], strict=True)]
+    for times in (1, 2):
         indices = _walk(kinds, times)
         kept = Counter(kinds[index] for index in indices)
         if set(pairwise(kinds[index] for index in indices)) != set(pairwise(kinds)):
