@@ -143,12 +143,13 @@ class Llava(Tower):
         super().__init__(config, model)
         self.tower, self.projector = model.model.vision_tower, model.model.multi_modal_projector
         settings = model.config
-        indices, depth = settings.vision_feature_layer, settings.vision_config.num_hidden_layers
-        lists = ((path, m) for path, m in self.tower.named_modules() if isinstance(m, nn.ModuleList))
-        self._path, layers = next((pair for pair in lists if len(pair[1]) == depth), ("", nn.ModuleList()))
-        # a layer by itself, since a reduced model has others before it
+        indices, depth = settings.vision_feature_layer, getattr(settings.vision_config, "num_hidden_layers", None)
         indices = [indices] if isinstance(indices, int) else indices
-        self._states = [_state(layers, index) if layers else index for index in indices]
+        named = [pair for pair in self.tower.named_modules() if isinstance(pair[1], nn.ModuleList)]
+        lists = {path: layers for path, layers in named if len(layers) == depth}
+        self._path: str = next(iter(lists), "")
+        # a layer by itself, since a reduced model has others before it
+        self._states = [_state(lists[self._path], index) if lists else index for index in indices]
         self._first = 1 if settings.vision_feature_select_strategy == "default" else 0
 
     def forward(self, pixel_values: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ class ThroughVision(Definition):
         """As `ThroughDecoder.reduced_to`; the embeddings and the vision tower are called once."""
         self.decoder.reduced_to(vocab)
         self._tokens = first_words(self._tokens, vocab)
-        images = example(self.vision.inputs, axis_sizes(self.vision.inputs, self._sizes.traced))
+        images = example([*self.vision.inputs], axis_sizes(self.vision.inputs, self._sizes.traced))
         with torch.no_grad():
             self.embed(torch.zeros((1, 1), dtype=torch.int64))
             self.vision(**images)
