@@ -25,6 +25,7 @@ from posexport.models.embeddings_input import DECODER_FILE, EMBED_FILE
 from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
 from posexport.modules.user_module import UserModule, by_name
+from posexport.proof.full_model.records import NotComparableError
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Model, model_of
 from posexport.sources.torch_fixes.module_precision import in_precision
@@ -126,6 +127,8 @@ class ThroughVision(Definition):
 
     def reduced_to(self, vocab: int) -> None:
         """As `ThroughDecoder.reduced_to`; the embeddings and the vision tower are called once."""
+        if len(self.embed.names) > 1:
+            raise NotComparableError("its embeddings have a vector of each token for every layer")
         self.decoder.reduced_to(vocab)
         self._tokens = first_words(self._tokens, vocab)
         images = example([*self.vision.inputs], axis_sizes(self.vision.inputs, self._sizes.traced))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from posexport.base.spec import CARRIED, InputSpec, OutputSpec
 from posexport.models.definition import Definition
 from posexport.nn.config import Config
-from posexport.proof.full_model.records import Stack
+from posexport.proof.full_model.records import NotComparableError, Stack
 from posexport.proof.full_model.weights import Words
 from posexport.proof.references.precision_copy import fingerprint
 from posexport.sources.memory_mapped import copy_with_same_weights
@@ -42,7 +42,11 @@ class Reducible(Protocol):
     vocab: int
 
     def reduced_to(self, vocab: int) -> None:
-        """Record the layers again, for a vocabulary of ``vocab`` ids."""
+        """Record the layers again, for a vocabulary of ``vocab`` ids.
+
+        Raises:
+            NotComparableError: parts of it are made for the number of its layers.
+        """
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,11 @@ def reduction_of(source: Source, *, texts: bool = False, traced: bool = False) -
     if isinstance(module, Reducible):
         try:
             module.reduced_to(module.vocab if words is None else words.reduced)
+        except NotComparableError as err:
+            return str(err)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as err:
+            if words is not None:  # its code may look up the token of an image, which is beyond the first words
+                return reduction_of(source, texts=True, traced=traced)
             return f"with a few of its layers it fails: {type(err).__name__}: {err}"
     return Reduction(source, _source(source, module, words), stacks, words)
 
