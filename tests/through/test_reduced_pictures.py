@@ -333,3 +333,27 @@ def test_a_conversion_says_on_how_many_layers_the_grid_ran(
         proof = result.manifest.parity.reduced
         assert proof is not None
         assert (proof.kept, proof.layers) == (4, 14)
+
+
+def gemma(size: int) -> Any:
+    """``size``: of the embedding of each token for every layer."""
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    layers = {"num_hidden_layers": 8, "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2}
+    words = {**WORDS, **heads, **layers, "hidden_size": 32, "pad_token_id": 0, "global_head_dim": 12}
+    words |= {"num_kv_shared_layers": 0, "sliding_window": 3, "hidden_size_per_layer_input": size}
+    images = {**IMAGES, **heads, "num_key_value_heads": 4, "patch_size": 2}
+    config = transformers.Gemma4Config(
+        image_token_id=IMAGE,
+        video_token_id=IMAGE + 1,
+        audio_token_id=IMAGE + 2,
+        audio_config=None,
+        text_config={**words, "vocab_size_per_layer_input": VOCAB},
+        vision_config={**images, "pooling_kernel_size": 2, "position_embedding_size": 40},
+    )
+    return transformers.Gemma4ForConditionalGeneration(config)
+
+
+def test_all_words_are_kept_where_code_looks_up_the_image_s(tmp_path: Path) -> None:
+    assert reduced(gemma(0), tmp_path / "blocks").words is None
+    reason = reduction_of(load_source(saved(gemma(6), tmp_path / "layers"), LoadOptions()))
+    assert reason == "its embeddings have a vector of each token for every layer"
