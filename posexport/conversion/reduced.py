@@ -5,6 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import msgspec
+
+from posexport.base.targets.precisions import PRECISIONS
+
 if TYPE_CHECKING:
     from posexport.conversion.graphs import Export
     from posexport.proof.reduced.reduction import Reduction
@@ -38,6 +42,9 @@ def reduced_model(
         return None
     if proof == "auto" and 2 * reduction.kept > reduction.layers:
         return None  # it would cost what it saves
-    full, small = (with_precision(each, export.recipe) for each in (source, reduction.source))
-    original = reduction.source
+    # cut into the same files
+    original = export.layout.arranged(
+        msgspec.structs.replace(reduction.source, files=source.files), PRECISIONS[export.recipe.precision]
+    )
+    full, small = (with_precision(each, export.recipe) for each in (source, original))
     return Reduced(replace(reduction, full=full, source=small), lambda folder: export(original, folder))

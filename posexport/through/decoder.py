@@ -29,6 +29,13 @@ class More:
     tensors: Mapping[str, Tensor]
 
 
+def first_words(tokens: InputSpec, vocab: int) -> InputSpec:
+    """An input of ids below ``vocab``, or of embeddings."""
+    if tokens.size is None or tokens.size <= vocab:
+        return tokens
+    return msgspec.structs.replace(tokens, size=vocab, padding=min(tokens.padding, vocab - 1))
+
+
 def more_inputs() -> Mapping[str, Tensor]:
     """Those of the call that runs now."""
     more = carried(More)
@@ -72,10 +79,7 @@ class ThroughDecoder(AroundForward):
 
     def reduced_to(self, vocab: int) -> None:
         """Bring its facts up to date after layers, and words from ``vocab`` on, were left out of ``user``."""
-        self.vocab, size = vocab, self._tokens.size
-        if size is not None and size > vocab:
-            padding = min(self._tokens.padding, vocab - 1)
-            self._tokens = msgspec.structs.replace(self._tokens, size=vocab, padding=padding)
+        self.vocab, self._tokens = vocab, first_words(self._tokens, vocab)
         self._plan(*recorded(self.user, self._limits.max_length))
 
     def _plan(self, layers: list[Layer], kept: States) -> None:

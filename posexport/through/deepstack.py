@@ -75,12 +75,12 @@ class Deepstack(Grids):
         return torch.cat((seen.pooler_output, *seen.deepstack_features), -1)
 
 
+@dataclass(frozen=True)
 class _Add:
     """A hook that adds the features of a layer to its states."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    number: int
 
     def __call__(self, _: Any, __: Any, states_BTC: Tensor) -> Tensor:
         added = carried(_Added)
-        return states_BTC + added.by_layer[self._number] if added is not None and added.by_layer else states_BTC
+        return states_BTC + added.by_layer[self.number] if added is not None and added.by_layer else states_BTC

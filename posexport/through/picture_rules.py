@@ -23,9 +23,10 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 def picture_rules(checkpoint: Checkpoint, model: Any) -> tuple[PictureRules | None, list[str]]:
     """The rules of the folder's type and tokenizer, and remarks; None for a type that is not in `KINDS`."""
-    kind, image = checkpoint.config.text("model_type"), model.config.image_token_id
+    kind = checkpoint.config.text("model_type")
     if kind not in KINDS:
         return None, []
+    image = model.config.image_token_id
     rules = PictureRules(feature_id=image, anyres=_anyres(checkpoint, model) if kind in _ANYRES else None)
     if not any(name in checkpoint.bundle_files for name in _TOKENIZERS):
         return rules, []

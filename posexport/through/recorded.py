@@ -2,6 +2,7 @@
 
 import torch
 
+from posexport.base.spec import SEQUENCE
 from posexport.modules.user_module import UserModule
 from posexport.nn.layer_states import States
 from posexport.through import states
@@ -18,8 +19,12 @@ def recorded(user: UserModule, longest: int | None) -> tuple[list[Layer], States
     ``longest``: the most tokens that it takes; None: any number.
     """
     length = min(_NOTED, longest or _NOTED)
-    ids_1T = torch.zeros((1, length), dtype=torch.int64)
-    tensors = {spec.name: ids_1T if spec.role == "tokens" else torch.ones_like(ids_1T) for spec in user.inputs}
+    tensors = {}
+    for spec in user.inputs:
+        shape = [axis if isinstance(axis, int) else {SEQUENCE: length}.get(axis, 1) for axis in spec.axes]
+        fill = torch.zeros if spec.role in ("tokens", "values") else torch.ones
+        if spec.role != "blocks":  # of images: none
+            tensors[spec.name] = fill(shape, dtype=getattr(torch, spec.dtype))
     with torch.no_grad(), noting() as layers, states.keeping(user.module) as kept:
         user.module(**tensors)
     return layers, kept

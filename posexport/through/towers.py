@@ -143,15 +143,31 @@ class Llava(Tower):
         super().__init__(config, model)
         self.tower, self.projector = model.model.vision_tower, model.model.multi_modal_projector
         settings = model.config
-        layers = settings.vision_feature_layer
-        self._layers = [layers] if isinstance(layers, int) else list(layers)
+        indices, depth = settings.vision_feature_layer, getattr(settings.vision_config, "num_hidden_layers", None)
+        indices = [indices] if isinstance(indices, int) else indices
+        named = [pair for pair in self.tower.named_modules() if isinstance(pair[1], nn.ModuleList)]
+        lists = {path: layers for path, layers in named if len(layers) == depth}
+        self._path: str = next(iter(lists), "")
+        # a layer by itself, since a reduced model has others before it
+        self._states = [_state(lists[self._path], index) if lists else index for index in indices]
         self._first = 1 if settings.vision_feature_select_strategy == "default" else 0
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         states = self.tower(pixel_values, output_hidden_states=True, return_dict=True).hidden_states
-        chosen = [states[layer][:, self._first :] for layer in self._layers]
+        after = {layer: index for index, layer in enumerate(self.tower.get_submodule(self._path).children(), 1)}
+        chosen = [states[after.get(state, state)][:, self._first :] for state in self._states]
         features_BPC: Tensor = self.projector(torch.cat(chosen, -1))
         return features_BPC
+
+
+def _state(layers: nn.ModuleList, index: int) -> Any:
+    """The layer after which a hidden state is, marked as one; -1 for the last one and 0 for the embeddings."""
+    after = index % (len(layers) + 1)
+    if not 0 < after < len(layers):
+        return -1 if after else 0
+    layer: Any = layers[after - 1]
+    layer.gives_features = True
+    return layer
 
 
 class Features(Tower):

@@ -25,12 +25,14 @@ from posexport.models.embeddings_input import DECODER_FILE, EMBED_FILE
 from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
 from posexport.modules.user_module import UserModule, by_name
+from posexport.proof.full_model.records import NotComparableError
+from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Model, model_of
 from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through import attention
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.anyres import AnyRes
-from posexport.through.decoder import EmbedsDecoder
+from posexport.through.decoder import EmbedsDecoder, first_words
 from posexport.through.decoder_source import decoder_source
 from posexport.through.deepstack import Deepstack
 from posexport.through.embeds import embeds_decoder
@@ -118,6 +120,21 @@ class ThroughVision(Definition):
     def encoding(self) -> Encoding:
         """Positions are in transformers' code."""
         return self.decoder.encoding
+
+    @property
+    def vocab(self) -> int:
+        return self.decoder.vocab
+
+    def reduced_to(self, vocab: int) -> None:
+        """As `ThroughDecoder.reduced_to`; the embeddings and the vision tower are called once."""
+        if len(self.embed.names) > 1:
+            raise NotComparableError("its embeddings have a vector of each token for every layer")
+        self.decoder.reduced_to(vocab)
+        self._tokens = first_words(self._tokens, vocab)
+        images = example([*self.vision.inputs], axis_sizes(self.vision.inputs, self._sizes.traced))
+        with torch.no_grad():
+            self.embed(torch.zeros((1, 1), dtype=torch.int64))
+            self.vision(**images)
 
     @property
     def limits(self) -> LengthContract:

@@ -81,7 +81,7 @@ class Packed(Tower):
     """Patches of images of any size to what a table of rows and one of columns say of them, by tokens of 2 x 2."""
 
     decoder = MRopeDecoder
-    ports = MappingProxyType({"image_grid_thw": "grid_thw"})
+    graph_names = MappingProxyType({"image_grid_thw": "grid_thw"})
     sizes = Sizes(({PATCHES: 24, IMAGES: 1}, {PATCHES: 48, IMAGES: 2}), {PATCHES: 68, IMAGES: 2}, {PATCHES: 4})
 
     def __init__(self) -> None:

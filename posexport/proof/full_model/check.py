@@ -36,20 +36,23 @@ def check(
     parameters: "Mapping[str, Tensor]",
     reduced_parameters: "Mapping[str, Tensor]",
     *,
+    graphs: "Sequence[Mapping[str, Tensor]]" = ({}, {}),
     inputs: Sequence[InputSpec] = (),
     words: Words | None = None,
     quantizer: QuantizerName | None = None,
 ) -> Layers:
     """Compare ``full`` with ``reduced`` and with the full model's ``parameters`` (all names of tied ones).
 
-    ``inputs``: of the graph, with their roles; ``quantizer``: how weights were rounded, if a recipe says so.
+    ``graphs``: the parameters of both by the names that a part has for them, where these are others. ``inputs``: of the
+    graph, with their roles; ``quantizer``: how weights were rounded, if a recipe says so.
 
     Raises:
         StoredError: it is wrong: a layer computes something else, a weight is not the checkpoint's.
         NotComparableError: it cannot be said, because its layers are no chain, or the reduced model lacks a kind.
     """
     reduced_stacks = {path: stack.reduced for path, stack in stacks.items()}
-    known, reduced_known = Parameters(parameters), Parameters(reduced_parameters)
+    both = zip((parameters, reduced_parameters), graphs, strict=True)
+    known, reduced_known = (Parameters(*each) for each in both)
     places = Places(known.aliases, stacks)
     reduced_places = Places(reduced_known.aliases, reduced_stacks, places)
     reduced_file, full_file = File(reduced), File(full)

@@ -67,18 +67,20 @@ class Content:
 
 
 class Parameters:
-    """Parameters of one model; ``others``: further names of tied ones are dropped."""
+    """Parameters of one model; ``graph``: by the names that a graph of a part of it has for them."""
 
-    def __init__(self, parameters: "Mapping[str, Tensor]") -> None:
+    def __init__(self, parameters: "Mapping[str, Tensor]", graph: "Mapping[str, Tensor]") -> None:
         self.aliases: dict[str, list[str]] = {}
         self._tensors: dict[str, Tensor] = {}
         first: dict[tuple[int, ...], str] = {}
         for name, tensor in parameters.items():
-            key = (tensor.data_ptr(), *tensor.shape)
+            key = _key(tensor)
             if tensor.numel():
                 known = first.setdefault(key, name)
                 self.aliases.setdefault(known, []).append(name)
                 self._tensors.setdefault(known, tensor)
+        #: the first name of each, by all of its names
+        self.named = {name: first[_key(each)] for name, each in {**graph, **parameters}.items() if _key(each) in first}
         self._tables: dict[tuple[np.dtype[Any], int], _Table] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -223,6 +225,10 @@ class _Table:
         if len(candidates) <= _TRIED:
             return candidates
         return sorted(candidates, key=lambda row: row[2] not in (0, place))[:_TRIED]
+
+
+def _key(tensor: "Tensor") -> tuple[int, ...]:
+    return (tensor.data_ptr(), *tensor.shape)
 
 
 def _as(array: Array, dtype: np.dtype[Any]) -> Array:

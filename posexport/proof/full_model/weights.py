@@ -63,7 +63,7 @@ class Weights:
 
     def __init__(self, file: File, parameters: Parameters, places: Places, words: Words | None = None) -> None:
         self._file, self._parameters, self._places, self._words = file, parameters, places, words
-        self._first = {alias: name for name, aliases in parameters.aliases.items() for alias in aliases}
+        self._first = parameters.named
         self._meanings: dict[str, Meaning] = {}
 
     def __getitem__(self, name: str) -> Meaning:

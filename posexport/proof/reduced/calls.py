@@ -6,6 +6,7 @@ definition does when all of them are in a row. The definition reads each weight 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import msgspec
 import numpy as np
@@ -32,8 +33,15 @@ _SHORT = 1_000_000_000
 
 
 def few(points: Sequence[GridPoint], weights: int) -> list[GridPoint]:
-    """Of a grid's points those of a full model with this many weights; inputs outside the limits cost nothing."""
+    """Of a grid's points those of a full model with this many weights; inputs outside the limits cost nothing.
+
+    Images have the largest size: only there layers that attend to windows differ from those that attend to all of it.
+    """
     accepted = [p for p in points if not (p.must_be_rejected or p.position_ids_given or p.cached)]
+    largest = max(accepted, key=lambda point: prod(size for _, size in point.sizes))
+    if not largest.length_estimated:
+        sizes = {"sizes": largest.sizes, "sound_tokens": largest.sound_tokens}
+        accepted = [msgspec.structs.replace(p, **sizes) for p in accepted]
     long_enough = [p for p in accepted if p.tokens >= _TOKENS] or accepted
     length = min(p.length for p in long_enough)
     rows = max(p.batch for p in accepted)

@@ -81,7 +81,7 @@ def _record(reduction: Reduction, weights: int) -> ReducedProof:
 def _compare_files(reduction: Reduction, directory: Path, folder: Path, options: ProofOptions) -> dict[str, Layers]:
     """Compare each graph with the reduced model's."""
     full, reduced = reduction.full, reduction.source
-    parameters, of_reduced = parameters_of(full.module), parameters_of(reduced.module)
+    parameters, of_reduced = (parameters_of(each.module, reduction.stacks) for each in (full, reduced))
     return {
         file: check(
             directory / file,
@@ -89,6 +89,7 @@ def _compare_files(reduction: Reduction, directory: Path, folder: Path, options:
             reduction.stacks,
             parameters,
             of_reduced,
+            graphs=[parameters_of(each.module) for each in (graph, reduced.graphs[file])],
             inputs=graph.inputs,
             words=reduction.words,
             quantizer=options.quantizer,

@@ -8,7 +8,7 @@ the reduced one too, so that each layer of the full graph can be compared with o
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from posexport.base.spec import CARRIED, InputSpec, OutputSpec
 from posexport.models.definition import Definition
 from posexport.nn.config import Config
-from posexport.proof.full_model.records import Stack
+from posexport.proof.full_model.records import NotComparableError, Stack
 from posexport.proof.full_model.weights import Words
 from posexport.proof.references.precision_copy import fingerprint
 from posexport.sources.memory_mapped import copy_with_same_weights
@@ -29,6 +29,8 @@ from posexport.sources.source import Source
 LARGE = 16_000_000
 #: rows of embeddings and head that a reduced model has
 WORDS = 1024
+#: how attributes end that have numbers of layers
+_OF_NUMBERS = ("_indexes", "_indices", "_idxs")
 #: attributes in which layers of one kind may differ: PyTorch's, and those that say which layer it is
 _NOT_COMPARED = {*vars(nn.Module()), "index", "layer_idx", "layer_index"}
 
@@ -40,7 +42,11 @@ class Reducible(Protocol):
     vocab: int
 
     def reduced_to(self, vocab: int) -> None:
-        """Record the layers again, for a vocabulary of ``vocab`` ids."""
+        """Record the layers again, for a vocabulary of ``vocab`` ids.
+
+        Raises:
+            NotComparableError: parts of it are made for the number of its layers.
+        """
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,10 @@ def weights_of(source: Source) -> int:
     return sum(parameter.numel() for parameter in source.module.parameters())
 
 
-def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Reduction | str:
+def reduction_of(source: Source, *, texts: bool = False, traced: bool = False) -> Reduction | str:
     """The reduced model of ``source``, or why there is none.
 
-    ``texts``: it reads real texts and has all words. ``pairs``: occurrences of each pair of adjacent kinds, as far as
-    the full model has them.
+    ``texts``: it reads real texts and has all words. ``traced``: its layers are repeated for the others.
     """
     if not isinstance(source.module, Definition) or (source.by_trial and not isinstance(source.module, Reducible)):
         return "its layers are not known to posexport"
@@ -88,27 +93,34 @@ def reduction_of(source: Source, *, texts: bool = False, pairs: int = 1) -> Redu
     if [spec.name for spec in source.inputs] != [spec.name for spec in source.module.inputs]:
         return "its layout has other inputs"
     module = copy_with_same_weights(source.module)
-    stacks = leave_out_layers(module, pairs)
+    stacks = leave_out_layers(module, traced=traced)
     if isinstance(stacks, str):
         return stacks
     words = None if texts else _reduce_vocabulary(module, source.inputs)
     if isinstance(module, Reducible):
         try:
             module.reduced_to(module.vocab if words is None else words.reduced)
+        except NotComparableError as err:
+            return str(err)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as err:
+            if words is not None:  # its code may look up the token of an image, which is beyond the first words
+                return reduction_of(source, texts=True, traced=traced)
             return f"with a few of its layers it fails: {type(err).__name__}: {err}"
     return Reduction(source, _source(source, module, words), stacks, words)
 
 
-def leave_out_layers(module: nn.Module, pairs: int = 1) -> dict[str, Stack] | str:
+def leave_out_layers(module: nn.Module, *, traced: bool = False) -> dict[str, Stack] | str:
     """Leave a few layers of each kind in ``module``; its lists of layers by path, or why none can be left out."""
     stacks: dict[str, Stack] = {}
     for path, stack in _stacks(module):
-        kinds = [kind_of(layer) for layer in stack]
-        indices = chosen(kinds, pairs)
+        owner = module.get_submodule(path.rpartition(".")[0])
+        numbers = _numbers(owner)
+        if any(len(of) == len(stack) for of in numbers.values()):
+            continue  # one module for each layer of such a list
+        kinds = [(kind_of(layer), _named(owner, numbers, at)) for at, layer in enumerate(stack)]
+        indices = chosen(kinds, traced=traced)
         if indices is None:
             continue
-        owner = module.get_submodule(path.rpartition(".")[0])
         if (reason := _keep(owner, path.rpartition(".")[2], indices)) is not None:
             return reason
         stacks[path] = Stack([str(kinds.index(kind)) for kind in kinds], indices)
@@ -125,6 +137,18 @@ def _stacks(module: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
             yield path, submodule
 
 
+def _numbers(owner: nn.Module) -> dict[str, list[int]]:
+    """The lists of numbers of layers that a model keeps, as of those with attention to a whole image."""
+    lists = {name: value for name, value in vars(owner).items() if name.endswith(_OF_NUMBERS)}
+    return {name: [*value] for name, value in lists.items() if isinstance(value, list | tuple)}
+
+
+def _named(owner: nn.Module, numbers: Mapping[str, list[int]], layer: int) -> tuple[object, ...]:
+    """What the lists ``numbers`` of ``owner`` say of a layer: which it is of those with a module each, else whether."""
+    modules = {len(each) for each in owner.children() if isinstance(each, nn.ModuleList)}
+    return tuple((name, of.index(layer) if len(of) in modules else True) for name, of in numbers.items() if layer in of)
+
+
 def kind_of(layer: nn.Module) -> tuple[Any, ...]:
     """Equal for layers that differ in the values of their parameters alone."""
     return tuple(
@@ -136,6 +160,7 @@ def kind_of(layer: nn.Module) -> tuple[Any, ...]:
             ),
             tuple((name, tuple(p.shape)) for name, p in submodule.named_parameters(recurse=False)),
             tuple((name, fingerprint([b.numpy()])) for name, b in submodule.named_buffers(recurse=False)),
+            tuple(_simple(hook) for hook in vars(submodule)["_forward_hooks"].values()),
         )
         for path, submodule in layer.named_modules()
     )
@@ -147,12 +172,15 @@ def _simple(value: object) -> str:
     return repr(value) if known else str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
-def chosen(kinds: Sequence[object], pairs: int = 1) -> list[int] | None:
+def chosen(kinds: Sequence[object], *, traced: bool = False) -> list[int] | None:
     """Indices of layers with all adjacent pairs of kinds, the first and the last among them; None: all are needed.
 
     A kind of several layers occurs twice: passes treat values that layers share differently from those of one layer.
+    ``traced``: with all of three adjacent layers, since a repeated layer is wired to those before and behind it.
     """
-    for times in range(pairs, 3):
+    if traced:
+        kinds = [*zip(kinds, [*kinds[1:], None], strict=True)]
+    for times in (1, 2):
         indices = _walk(kinds, times)
         kept = Counter(kinds[index] for index in indices)
         if set(pairwise(kinds[index] for index in indices)) != set(pairwise(kinds)):
@@ -183,8 +211,11 @@ def _walk(kinds: Sequence[object], times: int) -> list[int]:
 def _keep(owner: nn.Module, name: str, indices: Sequence[int]) -> str | None:
     """Leave the layers ``indices`` of ``owner``, and what it keeps for each of them; why it cannot be done."""
     stack = getattr(owner, name)
+    numbers = _numbers(owner)
+    for attribute, of in numbers.items():
+        setattr(owner, attribute, [indices.index(layer) for layer in of if layer in indices])
     for attribute, value in vars(owner).items():
-        if isinstance(value, list) and len(value) == len(stack):
+        if isinstance(value, list) and len(value) == len(stack) and attribute not in numbers:
             setattr(owner, attribute, [value[index] for index in indices])
     config = getattr(owner, "config", None)
     if isinstance(config, Config):
@@ -260,6 +291,10 @@ def _of_words(spec: InputSpec, words: Words | None) -> InputSpec:
     return msgspec.structs.replace(spec, size=words.reduced, padding=min(spec.padding, words.reduced - 1))
 
 
-def parameters_of(module: nn.Module) -> dict[str, Tensor]:
-    """All parameters by name; tied ones by each of theirs."""
-    return dict(module.named_parameters(remove_duplicate=False))
+def parameters_of(module: nn.Module, stacks: Iterable[str] = ()) -> dict[str, Tensor]:
+    """All parameters by name; tied ones by each of theirs, those of a layer by the paths of ``stacks`` alone."""
+    lists = {module.get_submodule(path): path for path in stacks}
+    every = module.named_modules(remove_duplicate=False)
+    others = tuple(f"{path}." for path, submodule in every if lists.get(submodule, path) != path)
+    parameters = module.named_parameters(remove_duplicate=False)
+    return {name: parameter for name, parameter in parameters if not name.startswith(others)}

@@ -163,12 +163,13 @@ def test_a_hybrid_of_transformers_code_is_repeated(tmp_path: Path, monkeypatch: 
         ("AAAAAA", [0, 1, 1, 1, 1, 2]),
         ("ABABABAB", [0, 1, 2, 1, 2, 1, 2, 5]),
         ("BAAAAA", [0, 1, 2, 2, 2, 3]),
-        ("AABAABAAB", [0, 1, 2, 3, 1, 2, 3, 1, 7]),
+        ("AABAABAABAAB", [0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 8]),
+        ("AAABAAABAAABAAAB", [0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 10]),
         ("AAAAAB", [0, 1, 1, 1, 2, 3]),
     ],
 )
 def test_a_layer_is_what_follows_layers_of_its_kinds(kinds: str, traced: list[int]) -> None:
-    kept = reduction.chosen(kinds, 2)
+    kept = reduction.chosen(kinds, traced=True)
     assert kept is not None
     assert by_layers.chosen_for(Stack(list(kinds), kept)) == traced
 

@@ -1,7 +1,7 @@
 """The trace of a model with many equal layers: a few of them are traced, and their nodes repeated for the others.
 
 Tracing takes a second or two a layer and is most of what a conversion costs, though layers of one kind differ in their
-weights alone. Every pair of kinds that are adjacent in the model is traced twice. Two traced layers with equal layers
+weights alone. Every three kinds that are adjacent in the model are traced. Two traced layers with equal layers
 after them must have the same nodes; values at the same place in both then correspond, which tells how a repeated layer
 is wired. A model for which this does not hold is traced as a whole. A proof compares the graph with the definition in
 either case.
@@ -32,7 +32,7 @@ _SAVED = 2
 
 def few_layers(source: Source) -> dict[str, Reduction]:
     """By the file of each of its graphs: the model with the layers that are traced; empty: all are."""
-    few = reduction_of(source, texts=True, pairs=2) if weights_of(source) >= LARGE else ""
+    few = reduction_of(source, texts=True, traced=True) if weights_of(source) >= LARGE else ""
     if isinstance(few, str) or few.layers - few.kept < _SAVED:
         return {}
     traced = few.source.graphs
@@ -63,14 +63,13 @@ def repeated(few: Reduction, opset: int) -> ir.Model:
     Raises:
         UnlikeError: it does not say what the other layers are.
     """
-    chosen = {path: chosen_for(stack) for path, stack in few.stacks.items()}
     _tell_apart(few)
     model = trace(few.source, opset)
     levels = Levels(few, model.graph)
     writer = Writer(few, model, levels)
     for path in dict.fromkeys(stack for stack, _ in levels.of_layer):
         before = None
-        for number, traced in enumerate(chosen[path]):
+        for number, traced in enumerate(chosen_for(few.stacks[path])):
             layer = Layer(path, number, traced)
             writer.add(layer, before)
             before = layer
