@@ -5,18 +5,17 @@ import matplotlib as mpl
 mpl.use("svg")
 import matplotlib.pyplot as plt
 
+from ci.lab.deployed.make import SHAPES
 from ci.lab.deployed.measure import ROOT, rows
 
 
 def draw() -> None:
-    """Draw the shapes that were measured with a given number of layers, with and without their proof.
-
-    The deployed number is measured again for it (``--layers 16``), on the machine of the others.
-    """
+    """Draw the shapes that were measured with several numbers of layers, with and without their proof."""
     lines: dict[tuple[str, str, bool], list[tuple[int, float, float]]] = {}
     for row in rows():
-        if row["exporter"] == "posexport" and "failed" not in row and row.get("layers"):
-            point = (row["layers"], row["cpu_seconds"], row["peak"] / 1e9)
+        if row["exporter"] == "posexport" and "failed" not in row:
+            layers = row.get("layers") or SHAPES[row["shape"]].get("config", {}).get("num_hidden_layers", 0)
+            point = (layers, row["cpu_seconds"], row["peak"] / 1e9)
             lines.setdefault((row["shape"], row["precision"], row["proof"]), []).append(point)
     figure, (seconds, memory) = plt.subplots(1, 2, figsize=(9, 3.2))
     for (shape, precision, proof), points in lines.items():
