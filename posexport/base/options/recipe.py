@@ -82,6 +82,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
             "define.",
         ),
     ] = "paper"
+    drop_weights: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     max_length: Annotated[
         int | None, Option(group=LENGTHS, metavar="N", least=1, help="The longest input, in tokens.")
     ] = None
@@ -137,7 +138,6 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
     inline: Annotated[
         bool, Option(group=EXPERT, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
     ] = False
-    drop_weights: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     outputs: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
     static_sizes: Mapping[str, int] | msgspec.UnsetType = msgspec.UNSET
     int32: bool | msgspec.UnsetType = msgspec.UNSET
