@@ -43,9 +43,9 @@ from posexport.modules.eval_mode import in_eval_mode
 from posexport.modules.keyed_tables import with_lengths_of_tables
 from posexport.modules.padding_values import with_padding_values
 from posexport.modules.returned import names_beside
-from posexport.modules.signs import with_signs
 from posexport.modules.user_module import PAST_IS_OURS, by_name
 from posexport.modules.value_branches import remarks_on, ways_that_fit
+from posexport.modules.value_ranges import with_ranges
 from posexport.modules.vocabularies import with_vocabularies
 from posexport.sources.example import axis_sizes
 from posexport.sources.load_options import Shown
@@ -244,8 +244,8 @@ def _of_example(
     declared = {spec.name: spec for spec in getattr(module, "inputs", ()) if spec.role == "shapes"}
     specs = [msgspec.structs.replace(declared.get(spec.name, spec), axes=spec.axes) for spec in specs]
     specs, on_masks = with_padding_values(module, specs, tensors)
-    specs, on_signs = with_signs(argument, module, specs, tensors)
-    return discovered, specs, [*renamed, *discovered.remarks, *on_masks, *on_signs]
+    specs, on_values = with_ranges(argument, module, specs, tensors)
+    return discovered, specs, [*renamed, *discovered.remarks, *on_masks, *on_values]
 
 
 def _discovered(

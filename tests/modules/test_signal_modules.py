@@ -1,8 +1,6 @@
 """Modules of speech, signals, detection and recommenders, in the forms in which packages write them."""
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,23 +11,10 @@ from torch import Tensor, nn
 import posexport
 from posexport.errors import PosexportError
 from posexport.modules.live_module import module_source
+from tests.modules.row_masks import mask_of, padding_of
 from tests.tolerances import agree
 
 D = 6
-
-
-def _padding_of(lengths: Any) -> Tensor:
-    """True at padding, as ESPnet's ``make_pad_mask`` writes it."""
-    if not isinstance(lengths, list):
-        lengths = lengths.tolist()
-    rows, longest = int(len(lengths)), int(max(lengths))  # noqa: RUF046 (as packages write it)
-    index = torch.arange(0, longest, dtype=torch.int64).unsqueeze(0).expand(rows, longest)
-    return index >= index.new(lengths).unsqueeze(-1)
-
-
-def _mask_of(lengths: Tensor, longest: int) -> Tensor:
-    """True at tokens, as speechbrain's ``length_to_mask`` writes it."""
-    return torch.arange(longest, dtype=lengths.dtype).expand(len(lengths), longest) < lengths.unsqueeze(1)
 
 
 class OfLengths(nn.Module):
@@ -40,8 +25,7 @@ class OfLengths(nn.Module):
         self.linear, self.listed = nn.Linear(D, D), listed
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        masks = sys.modules["tests_masks"]
-        seen = ~masks.padding_of(lengths) if self.listed else masks.mask_of(lengths, x.shape[1])
+        seen = ~padding_of(lengths) if self.listed else mask_of(lengths, x.shape[1])
         y = self.linear(x)
         scores = (y @ y.mT).masked_fill(~seen[:, None], -1e4)
         return torch.where(seen[..., None], scores.softmax(-1) @ y, 0.0)
@@ -94,14 +78,15 @@ class Ratings(nn.Module):
 
 
 class Boxes(nn.Module):
-    """Offsets to points or to boxes, and features of a grid whose sides are a tensor, as RF-DETR's."""
+    """Queries with points or boxes, and features of a grid whose sides are a tensor, as RF-DETR's decoder."""
 
-    def forward(self, x: Tensor, boxes: Tensor) -> Tensor:
+    def forward(self, queries: Tensor, grid: Tensor, boxes: Tensor) -> Tensor:
         if boxes.shape[-1] not in (2, 4):
             raise ValueError("points or boxes")
         ((height, width),) = torch.tensor([[2, 3]])
-        grid = x.view(x.shape[0], int(height), int(width))
-        return grid.sum(-1)[:, None] + boxes[..., :2]
+        seen = grid.view(grid.shape[0], int(height), int(width), D).mean((1, 2))
+        sides = boxes[..., 2:].mean(-1, keepdim=True) if boxes.shape[-1] == 4 else 1.0
+        return (queries + seen[:, None]) * sides + boxes[..., :1]
 
 
 def converted(module: nn.Module, path: Path, example: dict[str, Tensor]) -> Any:
@@ -116,15 +101,6 @@ def agrees(path: Path, module: nn.Module, inputs: dict[str, Tensor]) -> None:
         agree(got, module(**inputs), "model in float32", torch.float32)
 
 
-@pytest.fixture
-def masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of helpers beside that of the module."""
-    module = ModuleType("tests_masks")
-    vars(module).update(padding_of=_padding_of, mask_of=_mask_of)
-    monkeypatch.setitem(sys.modules, "tests_masks", module)
-
-
-@pytest.mark.usefixtures("masks")
 @pytest.mark.parametrize("listed", [False, True], ids=["by-size", "by-list"])
 def test_masks_of_row_lengths(tmp_path: Path, listed: bool) -> None:
     module = OfLengths(listed=listed)
@@ -171,9 +147,17 @@ def test_tables_of_real_numbers_alone_have_no_ids() -> None:
 
 def test_boxes_and_points_are_no_axis(tmp_path: Path) -> None:
     module = Boxes()
-    result = converted(module, tmp_path / "b", {"x": torch.randn(2, 6), "boxes": torch.rand(2, 2, 4)})
-    assert result.manifest.inputs[1].axes[-1] == 4
-    agrees(tmp_path / "b", module, {"x": torch.randn(3, 6), "boxes": torch.rand(3, 2, 4)})
+    result = converted(
+        module,
+        tmp_path / "b",
+        {"queries": torch.randn(2, 11, D), "grid": torch.randn(2, 6, D), "boxes": torch.rand(2, 11, 4)},
+    )
+    assert result.manifest.inputs[2].axes[-1] == 4
+    agrees(
+        tmp_path / "b",
+        module,
+        {"queries": torch.randn(3, 5, D), "grid": torch.randn(3, 6, D), "boxes": torch.rand(3, 5, 4)},
+    )
 
 
 class Phases(nn.Module):

@@ -37,7 +37,7 @@ def test_a_type_is_converted_and_right(kind: str, tmp_path: Path) -> None:
     assert done.manifest.task == PROVEN[kind]
 
 
-#: types of which the small tower has too few positions for attention in tiles, which the verdict says
+#: types with a small tower that no call of the proof brings to attention in tiles, which the verdict says
 _SMALL_TOWERS = ("gemma4",)
 
 

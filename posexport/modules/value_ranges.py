@@ -22,10 +22,10 @@ _LARGER = 8
 _OF_TABLES = 2
 
 
-def with_signs(
+def with_ranges(
     argument: str, module: nn.Module, specs: Sequence[InputSpec], tensors: Mapping[str, Tensor]
 ) -> tuple[list[InputSpec], list[str]]:
-    """``specs`` with the mark of values from 0 on, from calls with the example ``tensors``, and a remark on each."""
+    """``specs`` with ranges of values and ids in columns, from calls with the example ``tensors``; a remark on each."""
     if columns := _ids_in_columns(argument, module, specs, tensors):
         names = ", ".join(columns)
         remark = f"columns of whole numbers in {names} are taken for ids, at most those of the example: others fail"
