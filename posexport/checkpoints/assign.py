@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from posexport.checkpoints.mapping import Constant, Origin, Plan, Shape
 from posexport.checkpoints.weights import Weights, first_few
 from posexport.errors import PosexportError
 from posexport.sources import memory_mapped
+from posexport.sources.made_later import later, made
 
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
@@ -28,6 +30,10 @@ class Names:
     def shown(self, name: str) -> str:
         """A name as the file has it, or would have it."""
         return self.stored.get(name, self.foreign + name.removeprefix(self.prefix))
+
+    def of(self, origin: Origin) -> list[str]:
+        """The tensors of the file that a parameter of this origin may be made of, by their names there."""
+        return [self.stored[name] for name in origin.names if name in self.stored]
 
     def remarks(self) -> list[str]:
         """The remark on a wrapper's prefix, if all names have one."""
@@ -178,8 +184,8 @@ def _unused(
 def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     """Give the definition its weights, one tensor at a time, as float32. Remarks tell of other formats in the file.
 
-    The weights of a large definition are memory-mapped: from the checkpoint, or, where they had to be changed, from a
-    temporary file.
+    The weights of a large definition are memory-mapped from the checkpoint, or where they have another form there made
+    from it when they are asked for (`posexport.sources.made_later`).
     """
     if buffers := [name for name, buffer in plan.model.named_buffers() if buffer.is_meta]:
         raise ValueError(f"a definition with buffers ({buffers[0]}) cannot be made without its constructor's work")
@@ -187,33 +193,38 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     by_name = dict(plan.model.named_parameters(remove_duplicate=False))
     size = memory_mapped.size_of(plan.model.parameters())
     large = size > memory_mapped.LARGE
-    # those that the file has as they are needed stay there
-    kept = size - sum(
-        memory_mapped.size_of([by_name[name]])
-        for name, origin in plan.origins.items()
-        if not origin.transforms
-        and any(weights.dtypes.get(names.stored.get(n, "")) == torch.float32 for n in origin.names)
-    )
+    origins = plan.origins.items()
+    mapped = {name: _mapped(weights, names, origin, by_name[name].shape) for name, origin in origins if large}
+    kept = size - memory_mapped.size_of(parameter for parameter in mapped.values() if parameter is not None)
     with memory_mapped.Scratch(kept if large else None) as scratch:
-        for name, origin in plan.origins.items():
-            stored = [names.stored[alternative] for alternative in origin.names if alternative in names.stored]
-            shape = by_name[name].shape
-            pages = weights.as_pages(stored[0]) if large and stored and not origin.transforms else None
-            value = pages if pages is not None else _value(weights, names, stored, origin, shape)
+        for name, origin in origins:
+            stored, shape, parameter = names.of(origin), by_name[name].shape, mapped.get(name)
+            if parameter is None:
+                parameter = scratch.keep(_value(weights, names, stored, origin, shape))
             for other in stored[1:]:
-                if not torch.equal(value, _value(weights, names, [other], origin, shape)):
+                if not torch.equal(made(parameter), _value(weights, names, [other], origin, shape)):
                     raise PosexportError(
                         f"{weights.label}: {stored[0]} and {other} are one weight here, and differ in the file; "
                         f"remove one, or if the model has both set tie_word_embeddings to false in config.json (of two "
                         f"biases transformers 5 alone reads both: transformers_version)"
                     )
-            parameter = pages if pages is not None else scratch.keep(value)
             memory_mapped.release([parameter])
             filled[id(by_name[name])] = parameter
     for module in plan.model.modules():
         for leaf, parameter in list(module.named_parameters(recurse=False)):
             setattr(module, leaf, filled[id(parameter)])
     return _formats(plan, weights, names)
+
+
+def _mapped(weights: Weights, names: Names, origin: Origin, shape: Shape) -> nn.Parameter | None:
+    """The parameter as pages of the file, or made of these later; None where the file cannot be mapped."""
+    stored = names.of(origin)
+    pages = weights.as_pages(stored[0]) if stored else None
+    if pages is None or pages.dtype.itemsize > memory_mapped.DTYPE.itemsize:  # float64 may not fit float32
+        return None
+    if pages.dtype == memory_mapped.DTYPE and not origin.transforms:
+        return pages
+    return later(shape, partial(_value, weights, names, stored, origin, shape))
 
 
 def _value(weights: Weights, names: Names, stored: list[str], origin: Origin, shape: Shape) -> Tensor:
@@ -231,8 +242,10 @@ def _value(weights: Weights, names: Names, stored: list[str], origin: Origin, sh
 
 
 def _float32(weights: Weights, name: str) -> Tensor:
-    value = weights.read(name)
+    pages = weights.as_pages(name) if weights.dtypes[name] in (torch.bfloat16, torch.float16) else None
+    value = weights.read(name) if pages is None else pages.detach()
     narrow = value.to(torch.float32)
+    memory_mapped.release([] if pages is None else [pages])
     if value.dtype == torch.float64 and not torch.isfinite(narrow).all():
         raise PosexportError(f"{weights.label}: {name} holds numbers that float32 cannot hold")
     return narrow

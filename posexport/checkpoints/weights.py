@@ -44,7 +44,7 @@ class Reader(Protocol):
         ...
 
     def as_pages(self, name: str) -> nn.Parameter | None:
-        """A float32 tensor as pages of the file; None where that cannot be."""
+        """A tensor of the dtype in the file as pages of it; None where that cannot be, and for a small one."""
         ...
 
 
@@ -81,15 +81,15 @@ class Safetensors:
         return out
 
     def as_pages(self, name: str) -> nn.Parameter | None:
-        """A float32 tensor as pages of the file; None where that cannot be."""
-        start, end = self._ranges[name]
-        if self.dtypes[name] != memory_mapped.DTYPE or end - start < memory_mapped.LEAST:
+        """As `Reader.as_pages`, of real numbers alone."""
+        (start, end), dtype = self._ranges[name], self.dtypes[name]
+        if dtype is None or not dtype.is_floating_point or end - start < memory_mapped.LEAST:
             return None
         if end > len(self._map):
             raise PosexportError(
                 f"{self._label} ended inside {name}, at {len(self._map)} bytes: it changed while being read"
             )
-        return memory_mapped.view(self._map, start, self.shapes[name])
+        return memory_mapped.view(self._map, start, self.shapes[name], dtype)
 
     @functools.cached_property
     def _map(self) -> mmap.mmap:
@@ -148,7 +148,7 @@ class Below:
         return self._reader.read(name.removeprefix(self._folder))
 
     def as_pages(self, name: str) -> nn.Parameter | None:
-        """A float32 tensor as pages of the file; None where that cannot be."""
+        """As `Reader.as_pages`."""
         return self._reader.as_pages(name.removeprefix(self._folder))
 
 
@@ -178,7 +178,7 @@ class Weights:
         return tensor
 
     def as_pages(self, name: str) -> nn.Parameter | None:
-        """A finite float32 tensor that takes no memory until it is read; None where the file cannot give one."""
+        """A finite tensor that takes no memory until it is read; None: as of `Reader.as_pages`."""
         parameter = self.readers[name].as_pages(name)
         if parameter is not None:
             self._check_finite(name, parameter)

@@ -219,7 +219,7 @@ def _prepared(job: Job, layout: "Layout", shown: Shown) -> "Source":
 
     options = job.options
     tokenizer = None if options.tokenizer is None else Path(options.tokenizer)
-    source = prepare(job.argument, replace(options.load, name=job.name, shown=shown), options, tokenizer)
+    source = prepare(job.argument, replace(options.load, name=job.name, shown=shown), options, tokenizer, made=False)
     return layout.arranged(source, options.record, in_files=options.adapter_format == ADAPTER_INPUTS)
 
 
@@ -311,4 +311,5 @@ def _check_axes(source: "Source", directory: Path, options: ConvertOptions) -> N
     computed = options.computed
     model, parts = model_of(directory, source.parts), source.part_specs
     with emulated_if(None if loads(CPU.name, computed) else computed, model, parts) as graph:
-        check_axes(source, graph)
+        # float weights would be a second model in memory; products of whole numbers take six times as long without
+        check_axes(source, graph, prepacking=options.weight_bits is not None)

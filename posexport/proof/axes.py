@@ -13,7 +13,7 @@ from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 
 #: for a few calls whose values are not compared
-_session = partial(make_session, spinning=False, denormals=False, prepacking=False)
+_session = partial(make_session, spinning=False, denormals=False)
 
 
 class TooSmallError(PosexportError):
@@ -30,19 +30,21 @@ def check_least(source: Source, model: Path | bytes) -> None:
     }
     feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
     try:
-        Runner.of(source, model, source.part_specs, make=_session)(feeds)
+        Runner.of(source, model, source.part_specs, make=partial(_session, prepacking=False))(feeds)
     except RunError as err:
         raise TooSmallError(f"{source.name}: the graph fails at {sizes}, which the module takes: {err}") from err
 
 
-def check_axes(source: Source, model: Path | bytes) -> None:
+def check_axes(source: Source, model: Path | bytes, *, prepacking: bool = False) -> None:
     """Run ``model`` at two sizes of every named axis, neither of them the traced one, and look at the outputs' shapes.
+
+    ``prepacking``: as of `make_session`.
 
     Raises:
         PosexportError: naming the axis that the graph fixes, and where.
     """
     source = widened(source)
-    runner = Runner.of(source, model, source.part_specs, make=_session)
+    runner = Runner.of(source, model, source.part_specs, make=partial(_session, prepacking=prepacking))
     for step in (1, 2):
         sizes = _untraced(source, step)
         feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}

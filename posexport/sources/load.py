@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from posexport.errors import PosexportError
 from posexport.sources.load_options import LoadOptions
+from posexport.sources.made_later import make_all
 from posexport.sources.registry import opener_of
 
 if TYPE_CHECKING:
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
     from posexport.sources.source import Source
 
 
-def load_source(argument: "str | nn.Module", options: LoadOptions) -> "Source":
+def load_source(argument: "str | nn.Module", options: LoadOptions, *, made: bool = True) -> "Source":
     """A built-in name, ``file.py:factory``, a checkpoint directory, a Hub id ``org/name``, or a module in memory.
+
+    ``made``: all its parameters have their numbers (`posexport.sources.made_later`).
 
     Raises:
         PosexportError: the source cannot be loaded.
@@ -22,7 +25,10 @@ def load_source(argument: "str | nn.Module", options: LoadOptions) -> "Source":
     for option, sentence in opener.refuses.items():
         if not _is_default(getattr(options, option)):
             raise PosexportError(sentence.format(argument=argument))
-    return opener.open(argument, options)
+    source = opener.open(argument, options)
+    if made:
+        make_all(source.module.parameters())
+    return source
 
 
 def _is_default(value: object) -> bool:

@@ -98,14 +98,14 @@ def trim() -> None:
             give_back(0)
 
 
-def view(pages: mmap.mmap, start: int, shape: Sequence[int]) -> nn.Parameter | None:
-    """The float32 numbers of ``shape`` from byte ``start`` on; None where no float32 can begin there."""
+def view(pages: mmap.mmap, start: int, shape: Sequence[int], dtype: torch.dtype = DTYPE) -> nn.Parameter | None:
+    """The numbers of ``shape`` from byte ``start`` on; None where no number of ``dtype`` can begin there."""
     count = functools.reduce(lambda a, b: a * b, shape, 1)
-    if start % DTYPE.itemsize or not count:
+    if start % dtype.itemsize or not count:
         return None
-    flat = torch.frombuffer(pages, dtype=DTYPE, count=count, offset=start)
+    flat = torch.frombuffer(pages, dtype=dtype, count=count, offset=start)
     parameter = nn.Parameter(flat.reshape(list(shape)), requires_grad=False)
-    setattr(parameter, _PAGES, _Pages(pages, start, start + DTYPE.itemsize * count, parameter._version))  # noqa: SLF001
+    setattr(parameter, _PAGES, _Pages(pages, start, start + dtype.itemsize * count, parameter._version))  # noqa: SLF001
     return parameter
 
 
@@ -179,9 +179,14 @@ def move(parameters: Iterable[nn.Parameter]) -> None:
         return
     with contextlib.suppress(PosexportError), Scratch(size) as scratch:
         for parameter in found:
-            pages: _Pages | None = getattr(kept := scratch.keep(parameter.detach()), _PAGES, None)
-            if pages is not None:
-                parameter.data = kept.data
-                setattr(parameter, _PAGES, replace(pages, version=parameter._version))  # noqa: SLF001
-                release([parameter])
+            put(parameter, scratch.keep(parameter.detach()))
     trim()
+
+
+def put(parameter: nn.Parameter, kept: nn.Parameter) -> None:
+    """Give ``parameter``, the same object, the numbers of ``kept``, which a `Scratch` keeps."""
+    parameter.data = kept.data
+    pages: _Pages | None = getattr(kept, _PAGES, None)
+    if pages is not None:
+        setattr(parameter, _PAGES, replace(pages, version=parameter._version))  # noqa: SLF001
+        release([parameter])

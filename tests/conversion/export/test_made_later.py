@@ -1,0 +1,94 @@
+"""A large checkpoint's weights are made from its file when a conversion reads them, and are those of the file.
+
+Until then their memory is filled with NaN here, which a graph made of it would show.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import posexport
+from posexport.conversion.export.by_layers import trace as by_layers
+from posexport.conversion.export.by_layers.levels import SMALL
+from posexport.sources import made_later, memory_mapped
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
+from tests.conversion.export.test_by_layers import OPSET, content
+
+
+def later(shape: Sequence[int], make: Callable[[], Tensor]) -> nn.Parameter:
+    """`made_later.later` with memory that is no number."""
+    parameter = made_later.later(shape, make)
+    parameter.data.fill_(torch.nan)
+    return parameter
+
+
+@pytest.mark.parametrize("name", ["decoder-rope", "encoder-deberta", "encoder-decoder-t5"])
+def test_graphs_are_those_of_weights_in_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_layers, "LARGE", 0)
+    source = load_source(name, LoadOptions(settings=("layers=5", "hidden=120", "heads=5", "vocab=300")))
+    wanted = {file: content(by_layers.repeated(few, OPSET)) for file, few in by_layers.few_layers(source).items()}
+    assert wanted
+    # the exporter folds small ones
+    large = {p: later(p.shape, p.detach().clone) for p in source.module.parameters() if p.numel() > SMALL}
+    assert len(large) > 9
+    for module in source.module.modules():
+        for leaf, parameter in list(module.named_parameters(recurse=False)):
+            if parameter in large:
+                setattr(module, leaf, large[parameter])
+    for file, few in by_layers.few_layers(source).items():
+        assert content(by_layers.repeated(few, OPSET)) == wanted[file], file
+
+
+def deep(folder: Path, *, tied: bool = False) -> Path:
+    """A Llama of six layers in bfloat16, the matrices of which are too large for the exporter to fold."""
+    sizes = {"hidden_size": 120, "intermediate_size": 200, "num_attention_heads": 5, "num_key_value_heads": 5}
+    torch.manual_seed(3)
+    config = LlamaConfig(**sizes, num_hidden_layers=6, vocab_size=300, tie_word_embeddings=tied, bos_token_id=1)
+    LlamaForCausalLM(config).bfloat16().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_file_has_the_weights_of_its_checkpoint(
+    precision: str, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = deep(tmp_path / "checkpoint", tied=tied)
+
+    def converted(name: str) -> bytes:
+        posexport.convert(checkpoint, tmp_path / name, verify=False, precision=precision, target="cpu")
+        return (tmp_path / name / "model.onnx").read_bytes()
+
+    monkeypatch.setattr(by_layers, "LARGE", 0)
+    wanted, asked = converted("wanted"), list[Sequence[int]]()
+
+    def counted(shape: Sequence[int], make: Callable[[], Tensor]) -> nn.Parameter:
+        asked.append(shape)
+        return later(shape, make)
+
+    monkeypatch.setattr(memory_mapped, "LARGE", 0)
+    monkeypatch.setattr(memory_mapped, "LEAST", 20_000)
+    monkeypatch.setattr("posexport.checkpoints.assign.later", counted)
+    assert converted("got") == wanted
+    assert len(asked) > 36
+
+
+def test_a_source_has_all_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_mapped, "LARGE", 0)
+    monkeypatch.setattr(memory_mapped, "LEAST", 20_000)
+    checkpoint = deep(tmp_path / "checkpoint")
+    monkeypatch.setattr("posexport.checkpoints.assign.later", later)
+    unmade = load_source(str(checkpoint), LoadOptions(), made=False).module
+    assert not all(made_later.is_made(parameter) for parameter in unmade.parameters())
+    whole = load_source(str(checkpoint), LoadOptions()).module
+    stored = load_file(checkpoint / "model.safetensors")["model.layers.2.mlp.down_proj.weight"].float()
+    assert any(parameter.shape == stored.shape and torch.equal(parameter, stored) for parameter in whole.parameters())
+    for one, other in zip(whole.parameters(), unmade.parameters(), strict=True):
+        assert made_later.is_made(one)
+        assert torch.equal(one, made_later.made(other))
