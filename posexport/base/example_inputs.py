@@ -1,5 +1,6 @@
 """Random values of inputs by their specs, nothing padded: to trace, to prove and to profile with. Imports no torch."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -90,9 +91,15 @@ def _grid(tokens: int, rng: np.random.Generator, most: int = 2) -> tuple[int, in
     return frames, height, tokens // frames // height
 
 
-def _places(patches: int, side: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Columns and rows of a number of patches of an image, [P, 2], row by row; each a multiple of ``side``."""
-    _, _, width = _grid(max(1, patches // side**2), rng)
+def _places(patches: int, spec: InputSpec, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Columns and rows of a number of patches of an image, [P, 2], row by row; each a multiple of ``spec.size``."""
+    side = spec.size or 1
+    tokens = max(1, patches // side**2)
+    _, _, width = _grid(tokens, rng)
+    columns, rows = spec.column_sizes or (patches, patches)
+    if not patches / rows <= width * side <= columns:
+        # where another form has more columns or rows than there are positions, the one nearest to a square
+        width = max(n for n in range(1, math.isqrt(tokens) + 1) if tokens % n == 0)
     index = np.arange(patches)
     return np.stack((index % (width * side), index // (width * side)), -1)
 
@@ -114,7 +121,7 @@ def random_content(spec: InputSpec, shape: Sequence[int], rng: np.random.Generat
     if spec.role == "points":
         return (rng.random(shape) * (spec.size or 1)).astype(spec.dtype)
     if spec.role == "places":
-        return np.stack([_places(shape[1], spec.size or 1, rng) for _ in range(shape[0])])
+        return np.stack([_places(shape[1], spec, rng) for _ in range(shape[0])])
     if spec.role == "shapes":
         rows = rng.integers(1, (spec.size or 1) + 1, shape[0])
         return np.stack((rows, rng.integers(1, (spec.size or 1) // rows + 1)), -1)

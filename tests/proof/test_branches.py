@@ -150,6 +150,15 @@ def test_a_branch_that_is_wrong_is_found(name: str, tmp_path: Path, monkeypatch:
     assert all(point.length > 128 for point in failed)
 
 
+def test_a_model_of_few_tokens_is_proven_where_padding_is_left_out(tmp_path: Path) -> None:
+    """A third of 20 tokens is less padding than its graph leaves out, and its first token is read by its place."""
+    source = "tests/golden/distilbert-forsequenceclassification"
+    found = convert(source, tmp_path / "out", ConvertOptions(target="cpu", max_length=20, threads=1))
+    assert found.manifest is not None
+    assert found.manifest.proven, found.verdict
+    assert any("row_by_row" in run.branch for run in found.manifest.coverage)
+
+
 def test_a_branch_that_needs_too_much_memory_is_said_to_be_unproven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,13 @@ def test_padding_points_are_taken() -> None:
     prepare(drawn, [POINTS, LABELS], LengthContract())
 
 
+@pytest.mark.parametrize("patches", [1, 36, 108, 1152])
+def test_drawn_places_are_within_the_tables(patches: int) -> None:
+    drawn = example_input(PLACES, [8, patches, 2], np.random.default_rng(0))
+    assert len(np.unique(drawn[0], axis=0)) == patches
+    prepare({PLACES.name: drawn}, [PLACES], LengthContract())
+
+
 @pytest.mark.parametrize(
     ("limits", "said"),
     [

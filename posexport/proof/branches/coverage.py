@@ -108,7 +108,7 @@ class _Search:
         for point in _telling(self._points):
             self._try(point)
         # in turn, so that no way to call the model grows far beyond the size at which another one is enough
-        for grown in zip_longest(*map(self._growth, self._kinds())):
+        for grown in zip_longest(*map(self._growth, self._kinds()), self._more_images()):
             for point in filter(None, grown):
                 if self._try(point):
                     self._add(point)
@@ -162,7 +162,10 @@ class _Search:
         limits = self._source.limits
         masked = any(masked_axis(spec) is not None for spec in self._source.inputs)
         paddings: list[Padding] = ["none", *limits.paddings] if masked else ["none"]
-        for padding in paddings:
+        if "right" in paddings:
+            # of a few tokens it may be more, and leaves the first one
+            paddings.append("ragged-right")
+        for padding in dict.fromkeys(paddings):
             similar = [p for p in self._points if not (p.calls or p.cached or p.position_ids_given)]
             # also paddings that the chosen points leave out
             candidates = [p for p in similar if p.padding == padding] or [p for p in similar if p.padding == "none"]
@@ -194,6 +197,21 @@ class _Search:
         longest = frames(longer[-1].length, self._source.limits.convolutions)
         for count in dict.fromkeys((longest, max(longest // _STEP * _STEP, 1))):
             yield from self._more_rows(self._sized(point, count))
+
+    def _more_images(self) -> Iterator[GridPoint]:
+        """Larger images beside the fewest tokens, then more rows: scores of an encoder before a decoder."""
+        sized = [p for p in self._points if p.sizes and not (p.length_estimated or p.calls or p.cached)]
+        if sized:
+            sizes = max((p.sizes for p in sized), key=lambda sizes: math.prod(size for _, size in sizes))
+            fewest = min(sized, key=lambda point: (point.batch, point.length))
+            fewest = msgspec.structs.replace(fewest, sizes=sizes)
+            limits = self._source.limits
+            of_image = math.prod(size for _, size in sizes) / limits.elements_per_token
+            # as long as what the image becomes, so that there is memory for it
+            image = msgspec.structs.replace(fewest, length=max(1, int(of_image)))
+            scaled = takewhile(self._fits, (_scaled(image, factor, limits.max_sizes) for factor in _SCALES))
+            yield from (msgspec.structs.replace(point, length=fewest.length) for point in scaled)
+            yield from self._more_rows(fewest)
 
     def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
         batches = (point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS)

@@ -47,9 +47,13 @@ def _session(model: ir.Model) -> onnxruntime.InferenceSession:
 
 
 def _model(name: str, cache: str, *, dropped: bool) -> ir.Model:
-    model = ir.from_proto(_traced(name, cache)[1])
+    source, traced = _traced(name, cache)
+    model = ir.from_proto(traced)
     model.ir_version = 10
-    found = run(model, Context(CPU), without={} if dropped else {"unpadding": "a test"})
+    # the outputs' names, so that the head computes the last tokens alone, as in a bundle
+    context = Context(CPU, output_names=[spec.name for spec in source.outputs])
+    found = run(model, context, without={} if dropped else {"unpadding": "a test"})
+    assert found["last-logits"].nodes == 1
     assert found["unpadding"].nodes == 2 * dropped or "cope" in name, found["unpadding"].rejected
     functions.attach(model, CPU)
     return model
@@ -91,6 +95,16 @@ def test_real_tokens_have_the_same_values(name: str, cache: str) -> None:
                 if leaves_out:
                     assert not now[~mask].any(), "keys and values of padding"
                 assert (theirs[:, :, :past] == ours[:, :, :past]).all()
+
+
+@pytest.mark.parametrize("source", ["decoder-nope", "tests/golden/bert-lmheadmodel"])
+def test_padding_is_left_out_before_a_head_of_the_last_tokens(source: str, tmp_path: Any) -> None:
+    """A head that transposes the embeddings, too many to be folded, and BERT's: a projection, GELU and a norm."""
+    found = posexport.convert(source, tmp_path / "out", target="cpu", verify=False)
+    assert found.manifest is not None
+    passes = found.manifest.passes
+    assert passes["last-logits"].nodes == 1
+    assert passes["unpadding"].nodes == 2, passes["unpadding"].rejected
 
 
 def test_a_step_has_one_branch_in_each_layer() -> None:

@@ -15,7 +15,7 @@ from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.ops.operator import DOMAIN
 from posexport.graph.passes.padding.mask import Axes
 from posexport.graph.passes.padding.real_tokens import RealTokens
-from posexport.graph.queries import constant, sizes, width
+from posexport.graph.queries import constant, producer, sizes, width
 
 #: that keep rows apart and tokens in order, whatever the numbers of both
 _BY_ROW = {"Reshape", "Transpose", "Where", "Add", "Sub", "Mul", "Div", "Neg", "Concat", "Cast", "Identity", "Sigmoid"}
@@ -146,8 +146,15 @@ def keeps_rows_apart(node: ir.Node) -> bool:
     if node.op_type in ("MatMul", "Gemm"):
         x, weight = node.inputs[:2]
         columns = bool(node.attributes.get_int("transA", 0))
-        return weight is not None and weight.const_value is not None and width(x) is not None and not columns
+        return _is_constant(weight) and width(x) is not None and not columns
     return node.op_type in _BY_ROW
+
+
+def _is_constant(weight: ir.Value | None) -> bool:
+    """Whether it is an initializer, or a transposed one: a head that shares its weight with the embeddings."""
+    transposed = producer(weight, "Transpose")
+    weight = weight if transposed is None else transposed.inputs[0]
+    return weight is not None and weight.const_value is not None
 
 
 def _read(node: ir.Node) -> list[ir.Value]:

@@ -29,8 +29,9 @@ from posexport.graph.passes.padding.rows import builder, enters, is_rows
 from posexport.graph.queries import axis, constant, producer, sizes, width
 
 _FLOAT = ir.DataType[MODEL_DTYPE.onnx]
-#: further token-wise operators (see `keeps_rows_apart`), and Slice: of used slots of a static cache, or of last tokens
-_BY_TOKEN = {"Unsqueeze", "Squeeze", "Split", "Expand", "Tanh", "Slice"}
+#: further token-wise operators (see `keeps_rows_apart`): Slice of used slots of a static cache, or of last tokens, and
+#: activations of a head, which are finite for the zeros at padding
+_BY_TOKEN = {"Unsqueeze", "Squeeze", "Split", "Expand", "Slice", "Tanh", "Gelu", "Relu", "Swish"}
 _OWN = {AttentionSpec.op_type, RotationSpec.op_type}
 #: the axis of tokens in keys and values [B, H, T, D]
 _TOKENS = -2

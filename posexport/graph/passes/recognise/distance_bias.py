@@ -273,7 +273,8 @@ def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, term
     if known.drops_any:
         by_distance = g.Max(by_distance, DROPPED_DISTANCE)
     of_heads = (sizes(whole) or ())[1]
-    by_distance = g.op("Reshape", by_distance, [int(of_heads), -1], shape=[of_heads, None])
+    distances = f"distances_of_{mask.name}"
+    by_distance = g.op("Reshape", by_distance, [int(of_heads), -1], shape=[of_heads, distances])
 
     # the rest of the mask, and attention
     rest = summed(g, (term.added(g) for term in terms.rest))
