@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 import ci.lab.packages.drawn
 import ci.lab.packages.drawn_again
+import ci.lab.packages.drawn_fifth
 import ci.lab.packages.drawn_fourth  # noqa: F401 - all register their cases
 import posexport
 from ci.lab.packages.modules import AXES, CASES
