@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import onnx_ir as ir
 import torch
 from onnxscript import opset18 as op18
@@ -38,6 +39,8 @@ from posexport.sources.torch_fixes.torchlib_once import with_torchlib_once
 
 #: a size for an axis without a limit
 _FAR = 2**20
+#: functions of NumPy that arrays of objects ask their elements for
+_OF_ARRAYS = frozenset(name for name in dir(np) if isinstance(getattr(np, name), np.ufunc))
 #: of `ir.Model.meta`: `SizeUses`, what a user's module did with sizes while it was traced
 SIZE_USES = "posexport.size_uses"
 
@@ -67,13 +70,25 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         with contextlib.suppress(NotTracedError):
             return _symbolic(source, opset, optimize=optimize)
         return _traced(source, opset, SizeUses(), optimize=optimize)
-    except NotTracedError:
+    except NotTracedError as err:
+        if _is_of_arrays(err):
+            return _symbolic(source, opset, optimize=optimize)
         if not (uses.int_lines or uses.constants or uses.choices):
             raise
         # the same with sizes that stay symbolic where the module makes a number of one; its first error counts
         with contextlib.suppress(NotTracedError):
             return _symbolic(source, opset, optimize=optimize)
         raise
+
+
+def _is_of_arrays(error: BaseException) -> bool:
+    """Whether NumPy, which makes arrays of objects of symbolic sizes, had no function for these."""
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in chain:
+        chain.append(following)
+        following = following.__cause__ or following.__context__
+    return any(isinstance(each, AttributeError) and each.name in _OF_ARRAYS for each in chain)
 
 
 class _NumbersOfSizesError(PosexportError):
@@ -150,7 +165,7 @@ def _traced(
                 output_names=[spec.name for spec in source.outputs],
                 opset_version=opset,
                 optimize=optimize,
-                custom_translation_table={torch.sym_sqrt: _square_root} | dict.fromkeys(OPERATORS, index_put),
+                custom_translation_table=_OF_SIZES | dict.fromkeys(OPERATORS, index_put),
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as err:
@@ -191,8 +206,17 @@ def _input_shapes(program: ExportedProgram) -> list[list[int | torch.SymInt]]:
 
 
 def _square_root(x: Any) -> Any:
-    """The square root of a size, for which PyTorch's exporter has no operators."""
+    """The square root of a size."""
     return op18.Sqrt(op18.Cast(x, to=ir.DataType.FLOAT))
+
+
+def _rounded(x: Any, _: Any = None) -> Any:
+    """The integer that is nearest to a number computed of sizes, the even one of two."""
+    return op18.Cast(op18.Round(op18.Cast(x, to=ir.DataType.FLOAT)), to=ir.DataType.INT64)
+
+
+#: functions of sizes that PyTorch's exporter has no operators for
+_OF_SIZES: dict[Callable[..., Any], Callable[..., Any]] = {torch.sym_sqrt: _square_root, round: _rounded}
 
 
 def _dimension(name: str, limits: LengthContract) -> Any:
