@@ -23,7 +23,6 @@ from posexport.modules.value_branches import TakingWays, Ways
 from posexport.sources.source import TracedModule
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.constant_ranges import with_constant_ranges
-from posexport.sources.torch_fixes.contraction_paths import without_contraction_paths
 from posexport.sources.torch_fixes.module_state import with_state_kept
 from posexport.sources.torch_fixes.packed_rows import with_packed_rows
 from posexport.sources.torch_fixes.subclasses import without_subclasses
@@ -70,7 +69,6 @@ class UserModule(TracedModule):
             with (
                 as_exported(),
                 without_subclasses(),
-                without_contraction_paths(),
                 state,
                 with_packed_rows(),
                 with_constant_ranges(),

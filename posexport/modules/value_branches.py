@@ -79,9 +79,7 @@ def ways_that_fit(module: nn.Module, inputs: list[InputSpec], trace_sizes: Mappi
     tried = [drawn, *_padded(inputs, drawn), *_redrawn(inputs, drawn)]
     expected += [_outputs(module, tensors, recorded) for tensors in tried[1:]]
     # a count that was 0 each time, as of rows without tokens, decides; another number may be a size
-    taken = {line: {bool(way) for way in ways} for line, ways in recorded.taken.items() if ways <= {False, True}}
-    numbers = {line for line, ways in recorded.taken.items() if any(type(way) is int for way in ways)}
-    taken = {line: ways for line, ways in taken.items() if line not in numbers or ways == {False}}
+    taken = {line: ways for line, ways in recorded.taken.items() if all(type(way) is bool or way == 0 for way in ways)}
     open_lines = [line for line, ways in taken.items() if len(ways) > 1]
     if len(open_lines) > _MOST:
         return {}

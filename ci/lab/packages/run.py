@@ -58,7 +58,8 @@ def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
                 parameter.normal_(std=0.1)
             elif parameter.dim() > 1 and float(parameter.std()) < 0.08:
                 parameter.mul_(3)
-    return module.eval(), inputs
+    module.eval()  # what it returns may be nothing, as of loralib's layers
+    return module, inputs
 
 
 def judged(name: str, bundle: Path, manifest: Manifest) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 import onnx_ir as ir
 import torch
 from onnxscript import opset18 as op18
@@ -39,8 +38,6 @@ from posexport.sources.torch_fixes.torchlib_once import with_torchlib_once
 
 #: a size for an axis without a limit
 _FAR = 2**20
-#: functions of NumPy that arrays of objects ask their elements for
-_OF_ARRAYS = frozenset(name for name in dir(np) if isinstance(getattr(np, name), np.ufunc))
 #: of `ir.Model.meta`: `SizeUses`, what a user's module did with sizes while it was traced
 SIZE_USES = "posexport.size_uses"
 
@@ -70,25 +67,13 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         with contextlib.suppress(NotTracedError):
             return _symbolic(source, opset, optimize=optimize)
         return _traced(source, opset, SizeUses(), optimize=optimize)
-    except NotTracedError as err:
-        if _is_of_arrays(err):
-            return _symbolic(source, opset, optimize=optimize)
+    except NotTracedError:
         if not (uses.int_lines or uses.constants or uses.choices):
             raise
         # the same with sizes that stay symbolic where the module makes a number of one; its first error counts
         with contextlib.suppress(NotTracedError):
             return _symbolic(source, opset, optimize=optimize)
         raise
-
-
-def _is_of_arrays(error: BaseException) -> bool:
-    """Whether NumPy, which makes arrays of objects of symbolic sizes, had no function for these."""
-    chain: list[BaseException] = []
-    following: BaseException | None = error
-    while following is not None and following not in chain:
-        chain.append(following)
-        following = following.__cause__ or following.__context__
-    return any(isinstance(each, AttributeError) and each.name in _OF_ARRAYS for each in chain)
 
 
 class _NumbersOfSizesError(PosexportError):

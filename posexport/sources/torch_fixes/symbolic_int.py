@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
-from posexport.sources.torch_fixes import size_arrays, splits
+from posexport.sources.torch_fixes import splits
 from posexport.sources.torch_fixes.einx_elementwise import SymbolicEinx
 from posexport.sources.torch_fixes.whole_row import Listed, size_of
 
@@ -94,10 +94,10 @@ class _Math(ModuleType):
 
 
 class _Numpy(ModuleType):
-    """The module ``numpy``, with roundings and a square root that keep symbolic numbers, and arrays of sizes."""
+    """The module ``numpy``, with roundings and a square root that keep symbolic numbers."""
 
     def __getattr__(self, name: str) -> Any:
-        return size_arrays.function(name)
+        return getattr(np, name)
 
     @staticmethod
     def ceil(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,8 +122,6 @@ class _StackedSizes(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.tensor, torch.as_tensor) and args and _has_symbol(args[0]):
             return _stacked(args[0], (kwargs or {}).get("dtype"))
-        if func is Tensor.__getitem__:
-            args = (args[0], size_arrays.as_index(args[1]))
         if func is torch.linspace and _has_symbol(args):
             return _spaced(*args, **(kwargs or {}))
         if (parts := splits.parts(func, args, kwargs or {})) is not None:
@@ -199,18 +197,11 @@ def _is_loaded(name: str, chosen: Callable[[str], bool]) -> bool:
 
 
 def _with_helpers(names: set[str], chosen: Callable[[str], bool]) -> set[str]:
-    """``names``, and those of the modules of functions in their scopes, and in the scopes of these.
-
-    Modules in their scopes too, of the same package: ``from package import helpers``.
-    """
+    """``names``, and those of the modules of functions in their scopes, and in the scopes of these."""
     found, left = set(names), set(names)
     while left:
-        name = left.pop()
-        values = list(vars(sys.modules[name]).values())
-        used = {value.__module__ or "" for value in values if isinstance(value, FunctionType)}
-        modules = {value.__name__ for value in values if isinstance(value, ModuleType)}
-        used |= {module for module in modules if module.partition(".")[0] == name.partition(".")[0]}
-        new = {module for module in used if _is_loaded(module, chosen)} - found
+        functions = [value for value in vars(sys.modules[left.pop()]).values() if isinstance(value, FunctionType)]
+        new = {function.__module__ for function in functions if _is_loaded(function.__module__ or "", chosen)} - found
         found, left = found | new, left | new
     return found
 
