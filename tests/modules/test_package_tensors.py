@@ -1,4 +1,4 @@
-"""What installed packages do with tensors and sizes: subclasses, arrays of NumPy, transforms, counts, rounded strides."""
+"""What installed packages do with tensors: subclasses, arrays of NumPy, transforms, counts, strides that round."""
 
 from pathlib import Path
 from typing import Any
