@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import posexport
+from posexport.conversion.export.messages import meaning
 from posexport.errors import PosexportError
 from posexport.modules.live_module import module_source
 from posexport.modules.value_branches import ways_that_fit
+from posexport.proof import choose
 from tests.small import proven
 from tests.tolerances import agree
 
@@ -50,14 +52,6 @@ class Resized(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.cumsum(-1)[..., : round(0.7 * x.shape[-1])]
-
-
-class Mirrored(nn.Module):
-    """Indices by NumPy, as of pytorch_wavelets."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        index = np.arange(-3, x.shape[-1] + 3)
-        return x[:, np.fmod(index + 0.5, 1.0 * x.shape[-1]).astype(int)]
 
 
 class Transform(nn.Module):
@@ -167,9 +161,11 @@ def test_transforms_of_any_length(tmp_path: Path) -> None:
     converted(Transform(), tmp_path / "b", {"x": torch.randn(2, 56)}, {"x": torch.randn(3, 97)})
 
 
-def test_arrays_of_a_size_are_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(PosexportError, match=r"np\.fmod.* makes a constant of a size"):
-        posexport.convert(Mirrored(), tmp_path / "b", example_inputs={"x": torch.randn(2, 56)})
+def test_numpy_s_arrays_of_a_size_are_a_sentence() -> None:
+    with pytest.raises(AttributeError) as error:
+        np.fmod(np.array([0.5], dtype=object), 2)  # what NumPy makes of symbolic sizes
+    assert "makes a constant of a size" in str(meaning(str(error.value), "model.py line 3"))
+    assert meaning("'float' object has no attribute 'shape'", "model.py line 3") is None
 
 
 def test_a_rounded_size(tmp_path: Path) -> None:
@@ -206,6 +202,17 @@ def test_another_count_may_be_a_size() -> None:
     source = module_source(module, {"x": torch.randn(2, 9, D), "mask": torch.ones(2, 9, dtype=torch.int64)})
     ways = ways_that_fit(module, source.inputs, {})
     assert [way for line, way in ways.items() if "item() > 3" in line] == []
+
+
+def test_lengths_beyond_the_default_ones_take_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = {"input": torch.randn(2, 9, D)}
+    longest = []
+    for most in (choose.FURTHER_OF_MODULES, 1):
+        monkeypatch.setattr(choose, "FURTHER_OF_MODULES", most)
+        report = proven(nn.Linear(D, D), tmp_path / str(most), example_inputs=example).report
+        assert report is not None
+        longest.append(max(point.length for point in report.points))
+    assert longest[1] < 1024 <= longest[0]
 
 
 def test_attention_to_nothing_shows_the_value_of_padding() -> None:

@@ -83,7 +83,8 @@ def judged(name: str, bundle: Path, manifest: Manifest) -> float:
 
 
 def _off(got: np.ndarray, want: Tensor) -> float:
-    return float(np.abs(got - want.numpy()).max() / max(float(want.abs().max()), 1e-30))
+    exact = want.double().numpy()
+    return float(np.abs(got.astype(np.float64) - exact).max() / max(float(np.abs(exact).max()), 1e-30))
 
 
 def reference(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -109,11 +110,10 @@ def drawn(
         # a decoder's ids have a name of the bundle's
         name = next(iter(example)) if spec.role == "tokens" and spec.name not in example else spec.name
         for axis in (axis for axis in spec.axes if isinstance(axis, str)):
-            size = multiple(
-                max(limits.min_sizes.get(axis, 1), limits.min_length) + more, limits.size_steps.get(axis, 1)
-            )
+            step = limits.size_steps.get(axis, 1)
+            size = multiple(max(limits.min_sizes.get(axis, 1), limits.min_length) + more, step) + number * step
             most = limits.max_length if axis in limits.limited_axes else limits.max_sizes.get(axis)
-            sizes.setdefault(axis, batch if axis == BATCH else min(size + number, most or size + number))
+            sizes.setdefault(axis, batch if axis == BATCH else min(size, most or size))
         if name not in example:
             length = 0 if spec.role == "cache" else sizes[SEQUENCE]
             shape = [batch if axis == BATCH else length if isinstance(axis, str) else axis for axis in spec.axes]
