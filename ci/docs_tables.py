@@ -422,6 +422,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "packages": packages.table,
     "packages-third": packages.third,
     "packages-fourth": packages.fourth,
+    "packages-fifth": packages.fifth,
     "packages-line": packages.sentence,
     "refusals": refusals,
     "followed": followed,

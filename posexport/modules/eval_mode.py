@@ -38,7 +38,8 @@ def in_eval_mode(argument: str, module: nn.Module) -> nn.Module:
 
 def _check(argument: str, module: nn.Module) -> None:
     """PosexportError for what can be seen without a call."""
-    if getattr(module.forward, "__name__", "") == "_forward_unimplemented":
+    has_forward = getattr(module.forward, "__name__", "") != "_forward_unimplemented"
+    if not has_forward and type(module).__call__ is nn.Module.__call__:
         raise PosexportError(f"{argument}: {type(module).__name__} has no forward; return a module that can be called")
     for path, submodule in module.named_modules():
         if isinstance(submodule, torch.jit.ScriptModule):

@@ -221,8 +221,7 @@ def _as_input(tensor: Tensor) -> Tensor:
 
 def _without_example(argument: str, module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
     """The inputs of a module with an attribute ``inputs``, or the inputs of a bundle that it accepts."""
-    declared = getattr(module, "inputs", None)
-    if isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared):
+    if declared := _declared(module):
         return declared
     fitting = _accepted(module, known)
     if fitting and all(axis in STANDARD for spec in fitting for axis in spec.axes if isinstance(axis, str)):
@@ -233,6 +232,13 @@ def _without_example(argument: str, module: nn.Module, known: Sequence[InputSpec
     )
 
 
+def _declared(module: nn.Module) -> list[InputSpec]:
+    """The attribute ``inputs`` of a module, if it is what posexport's definitions have there; Keras has its tensors."""
+    declared = getattr(module, "inputs", None)
+    is_ours = isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared)
+    return declared if is_ours else []  # type: ignore[return-value]
+
+
 def _of_example(
     argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any, fixed: Collection[tuple[str, int]]
 ) -> tuple[Discovered, list[InputSpec], list[str]]:
@@ -241,7 +247,7 @@ def _of_example(
     length = _length(discovered.shapes, tensors)
     specs = [_spec(name, tensor, discovered.shapes[name], length) for name, tensor in tensors.items()]
     # numbers that fit other inputs' sizes are drawn as the module declares them
-    declared = {spec.name: spec for spec in getattr(module, "inputs", ()) if spec.role == "shapes"}
+    declared = {spec.name: spec for spec in _declared(module) if spec.role == "shapes"}
     specs = [msgspec.structs.replace(declared.get(spec.name, spec), axes=spec.axes) for spec in specs]
     specs, on_masks = with_padding_values(module, specs, tensors)
     specs, on_values = with_ranges(argument, module, specs, tensors)

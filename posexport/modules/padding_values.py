@@ -58,14 +58,22 @@ def _classified(
         return _ignores(module, inputs_of_tokens, axis, example, changed)
 
     marks_padding, keeps = ignores(last, last), ignores(last, ~last)
-    if marks_padding is None or keeps is None or (marks_padding and keeps):
+    if marks_padding is None or keeps is None:
         return by_name
+    if marks_padding and keeps:  # what is left out hardly counts: attention to nothing gives NaN
+        nothing = [_gives_nan(module, {**tensors, spec.name: torch.full_like(mask, value)}) for value in (0, 1)]
+        return by_name if nothing[0] == nothing[1] else msgspec.structs.replace(spec, padding=int(nothing[1]))
     if marks_padding and is_bool and not any(word in spec.name for word in ("mask", "pad")):
         # where no token sees later ones, the last are ignored unmarked too, and the first ones tell
         marks_padding = not ignores(torch.zeros_like(last), last) or ignores(last.flip(0), last.flip(0))
     if not marks_padding and not keeps:
         return msgspec.structs.replace(spec, role="flags") if is_bool else spec
     return msgspec.structs.replace(spec, padding=int(bool(marks_padding)))
+
+
+def _gives_nan(module: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
+    outputs = _outputs(module, tensors) or {}
+    return any(bool(tensor.isnan().any()) for tensor in outputs.values())
 
 
 def _ignores(

@@ -25,6 +25,7 @@ from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.constant_ranges import with_constant_ranges
 from posexport.sources.torch_fixes.module_state import with_state_kept
 from posexport.sources.torch_fixes.packed_rows import with_packed_rows
+from posexport.sources.torch_fixes.subclasses import without_subclasses
 from posexport.sources.torch_fixes.whole_row import WholeRow
 
 #: what to do about an example that holds past keys and values
@@ -65,7 +66,16 @@ class UserModule(TracedModule):
         if torch.compiler.is_compiling():  # the tracer reports by itself what it cannot follow
             whole_row = self._whole_row(tensors)
             state, ways = with_state_kept(self.module), TakingWays(self.ways)
-            with as_exported(), state, with_packed_rows(), with_constant_ranges(), traced() as mode, ways, whole_row:
+            with (
+                as_exported(),
+                without_subclasses(),
+                state,
+                with_packed_rows(),
+                with_constant_ranges(),
+                traced() as mode,
+                ways,
+                whole_row,
+            ):
                 outputs = self._declared(named_outputs(self.module(**tensors)))
             self.attentions[:] = mode.reasons
             return tuple(outputs.values())

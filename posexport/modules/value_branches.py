@@ -40,7 +40,7 @@ class TakingWays(TorchFunctionMode):
     def __init__(self, ways: Mapping[str, bool]) -> None:
         super().__init__()
         self.ways = ways
-        self.taken: dict[str, set[bool]] = {}
+        self.taken: dict[str, set[Any]] = {}
         self._outside: FrameType | None = None
 
     def __enter__(self) -> "TakingWays":
@@ -52,14 +52,14 @@ class TakingWays(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        is_flag = func is Tensor.item and args[0].dtype == torch.bool
-        if func not in _DECIDE and not is_flag:
+        is_number = func is Tensor.item and not args[0].is_floating_point()
+        if func not in _DECIDE and not is_number:
             return func(*args, **(kwargs or {}))
         line = line_of_frame(sys._getframe(1), self._outside)  # noqa: SLF001
         if line in self.ways:
             return self.ways[line]
-        way = bool(func(*args, **(kwargs or {})))
-        if line:
+        way = func(*args, **(kwargs or {}))
+        if line and isinstance(way, int):  # no symbol of a trace
             self.taken.setdefault(line, set()).add(way)
         return way
 
@@ -78,10 +78,12 @@ def ways_that_fit(module: nn.Module, inputs: list[InputSpec], trace_sizes: Mappi
     # what the module gives as its author wrote it, for inputs with and without padding
     tried = [drawn, *_padded(inputs, drawn), *_redrawn(inputs, drawn)]
     expected += [_outputs(module, tensors, recorded) for tensors in tried[1:]]
-    open_lines = [line for line, ways in recorded.taken.items() if len(ways) > 1]
+    # a count that was 0 each time, as of rows without tokens, decides; another number may be a size
+    taken = {line: ways for line, ways in recorded.taken.items() if all(type(way) is bool or way == 0 for way in ways)}
+    open_lines = [line for line, ways in taken.items() if len(ways) > 1]
     if len(open_lines) > _MOST:
         return {}
-    known = {line: next(iter(ways)) for line, ways in recorded.taken.items() if len(ways) == 1}
+    known = {line: next(iter(ways)) for line, ways in taken.items() if len(ways) == 1}
     # the first ways that give the same
     for choice in itertools.product((False, True), repeat=len(open_lines)):
         ways = known | dict(zip(open_lines, choice, strict=True))

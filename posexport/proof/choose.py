@@ -23,7 +23,7 @@ from posexport.proof.agreement.on_grid import CostOnGrid
 from posexport.proof.branches.coverage import Branches, cover
 from posexport.proof.engine import prove
 from posexport.proof.grid.grid import grid, switches, with_ends
-from posexport.proof.grid.point import Budget, GridPoint
+from posexport.proof.grid.point import FURTHER_OF_MODULES, Budget, GridPoint
 from posexport.proof.half_range import Range, RangeLog
 from posexport.proof.invariants.check import Invariants
 from posexport.proof.judges import Criterion, Guarded, UserTolerance
@@ -156,6 +156,8 @@ class _Choice:
         self._budget = Budget(
             outputs=widened_source.outputs, heads=heads_of(widened_source), limit=options.memory_limit
         )
+        if widened_source.kind == "python":
+            self._budget = replace(self._budget, easily=FURTHER_OF_MODULES)
 
     def proof(self) -> Proof:
         """Returns the proof with its options applied."""

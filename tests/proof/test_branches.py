@@ -3,7 +3,9 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import onnx
 import onnx.parser
@@ -18,7 +20,7 @@ from posexport.proof.branches import coverage
 from posexport.proof.branches.coverage import cover
 from posexport.proof.branches.probes import Branch, Watched
 from posexport.proof.grid.grid import grid
-from posexport.proof.grid.point import Budget
+from posexport.proof.grid.point import Budget, needed_bytes
 from posexport.run.providers import make_session
 from posexport.sources import builtin
 from tests.small import in_short
@@ -215,3 +217,15 @@ def test_skipped_points_reach_nothing() -> None:
     (lost,) = found.runs([point])
     assert lost.covered_by is None
     assert lost.note == f"{point} was skipped"
+
+
+@pytest.mark.parametrize(("kind", "within"), [("python", True), ("built-in", False)])
+def test_a_module_s_branches_are_looked_for_in_little_memory(kind: str, within: bool) -> None:
+    """Of a checkpoint all that fits is tried."""
+    source = msgspec.structs.replace(builtin.builtin_source("encoder-t5", task=None, settings_given=SIZES), kind=kind)
+    budget = Budget(outputs=source.outputs, heads=5, limit=24 << 30)
+    points = grid(source.limits, source.inputs)
+    watched = SimpleNamespace(branches=set(), ran=set())
+    search = coverage._Search(source, watched, points, budget, lambda *_: None)  # type: ignore[arg-type]
+    grown = list(search._growth(next(search._kinds())))
+    assert (max(needed_bytes(point, source.outputs, 5) for point in grown) <= 2 << 30) is within

@@ -12,8 +12,8 @@ _RESULTS = Path(__file__).parents[2] / "results" / "packages.jsonl"
 #: characters of a reason, without the module's name before it
 _REASON = 260
 
-#: the second draw, the third and the fourth
-_DRAWS = ("drawn.py", "drawn_again.py", "drawn_fourth.py")
+#: the second draw to the fifth
+_DRAWS = ("drawn.py", "drawn_again.py", "drawn_fourth.py", "drawn_fifth.py")
 
 Row = dict[str, Any]
 
@@ -33,6 +33,11 @@ def fourth() -> str:
     return _table(_drawn(_DRAWS[2]))
 
 
+def fifth() -> str:
+    """The same of the fifth draw."""
+    return _table(_drawn(_DRAWS[3]))
+
+
 def _table(rows: Sequence[Row]) -> str:
     lines = list[str]()
     lines += ["| package | module | first try | now | s | GB | remark |", "|" + "---|" * 7]
@@ -47,22 +52,21 @@ def _table(rows: Sequence[Row]) -> str:
 def sentence() -> str:
     """How many modules of all draws are right, for README."""
     draws = [_drawn(name) for name in _DRAWS]
-    (one, first, now), *later = map(_numbers, draws)
+    (one, first, now), *later = ((len(rows), *_right(rows)) for rows in draws)
     wrong = sum(row["outcome"] == "wrong" for rows in draws for row in rows)
-    others = "; of ".join(f"{drawn}, {first_later} and {now_later}" for drawn, first_later, now_later in later)
+    packages = len({row["package"] for rows in draws for row in rows})
+    drawn, at_first, today = (", ".join(map(str, numbers)) for numbers in zip(*later, strict=True))
     return (
-        f"Of {one}, drawn before any was converted, {first} were right\n"
-        f"at the first try, {now} are now; of {others}, drawn later.\n"
+        f"Of {one} modules, drawn before any was converted, {first} were right at the first try, {now} are now;\n"
+        f"of {drawn} drawn later, {at_first} and {today}. They are of {packages} packages.\n"
         f"{wrong or 'None'} is wrong ([each of them](docs/results/packages.md))."
     )
 
 
-def _numbers(rows: Sequence[Row]) -> tuple[str, int, int]:
-    """What was drawn, how many were right at the first try, and how many are now."""
-    first = Counter(row.get("first", row["outcome"]) for row in rows)
-    now = Counter(row["outcome"] for row in rows)
-    packages = len({row["package"] for row in rows})
-    return f"{len(rows)} modules of {packages} packages", first["right"], now["right"]
+def _right(rows: Sequence[Row]) -> tuple[int, int]:
+    """How many were right at the first try, and how many are now."""
+    first = sum(row.get("first", row["outcome"]) == "right" for row in rows)
+    return first, sum(row["outcome"] == "right" for row in rows)
 
 
 def _counted(rows: Sequence[Row]) -> str:

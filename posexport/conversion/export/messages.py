@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from posexport.base.system.files import aside
@@ -42,6 +43,9 @@ class Refusal:
             return None
         return f"{line or 'the module'} {self.meaning.format(*match.groups())}; {self.remedy}"
 
+
+#: functions of NumPy that an array of objects, as it makes of symbolic sizes, asks its elements for
+_OF_ARRAYS = "|".join(name for name in dir(np) if isinstance(getattr(np, name), np.ufunc))
 
 #: by the name of the bad module
 REFUSALS: dict[str, Refusal] = {
@@ -122,6 +126,7 @@ REFUSALS: dict[str, Refusal] = {
         says="your code specialized it to be a constant (11)",
         pattern=(
             r"fixed at \d+ by the trace|specialized it to be a constant|inferred to be a constant|Constraints violated"
+            rf"|'\w+' object has no attribute '(?:{_OF_ARRAYS})'"
         ),
         meaning="makes a constant of a size, so that the graph takes no other",
         remedy=(

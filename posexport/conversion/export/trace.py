@@ -150,7 +150,7 @@ def _traced(
                 output_names=[spec.name for spec in source.outputs],
                 opset_version=opset,
                 optimize=optimize,
-                custom_translation_table={torch.sym_sqrt: _square_root} | dict.fromkeys(OPERATORS, index_put),
+                custom_translation_table=_OF_SIZES | dict.fromkeys(OPERATORS, index_put),
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as err:
@@ -191,8 +191,17 @@ def _input_shapes(program: ExportedProgram) -> list[list[int | torch.SymInt]]:
 
 
 def _square_root(x: Any) -> Any:
-    """The square root of a size, for which PyTorch's exporter has no operators."""
+    """The square root of a size."""
     return op18.Sqrt(op18.Cast(x, to=ir.DataType.FLOAT))
+
+
+def _rounded(x: Any, _: Any = None) -> Any:
+    """The integer that is nearest to a number computed of sizes, the even one of two."""
+    return op18.Cast(op18.Round(op18.Cast(x, to=ir.DataType.FLOAT)), to=ir.DataType.INT64)
+
+
+#: functions of sizes that PyTorch's exporter has no operators for
+_OF_SIZES: dict[Callable[..., Any], Callable[..., Any]] = {torch.sym_sqrt: _square_root, round: _rounded}
 
 
 def _dimension(name: str, limits: LengthContract) -> Any:

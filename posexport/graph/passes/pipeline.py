@@ -47,6 +47,7 @@ from posexport.graph.passes.skip_norm import SkipNorm
 from posexport.graph.passes.split_weights import SplitWeights
 from posexport.graph.passes.static_sizes import StaticSizes
 from posexport.graph.passes.tabulated_projection import TabulatedProjection
+from posexport.graph.passes.wide_dft import WideDft
 
 PASSES: tuple[GraphPass, ...] = (
     # recognise: what the tracer and onnxscript's optimiser wrote otherwise, then users' operators; no later pass knows
@@ -69,6 +70,7 @@ PASSES: tuple[GraphPass, ...] = (
     L2Norm(),
     GroupNorm(),
     LogOfSigmoid(),
+    WideDft(),
     RoutedExperts(),
     # before products become Gemm
     SplitWeights(),

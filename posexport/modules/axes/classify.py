@@ -23,6 +23,8 @@ _WITH_CHANNELS = 3
 _BOX = 4
 #: parts of the way from the least sizes of some axes to those of the example
 _SHARES = 8
+#: by which parts of its size an axis is made larger to see whether all sizes are accepted: few have both as divisors
+_PARTS = (3, 7)
 #: calls that the search for a least size does not use up
 _SPARED = 6
 
@@ -177,7 +179,7 @@ class Classify:
                 elif not shows and self._is_held(members, size):
                     # the last call was of twice the size
                     self._result.fixed[tensor_axis] = self._calls.failures[-1] or f"only sizes like {size} are taken"
-                elif smaller is not None or not self._is_floored(members, size):
+                elif shows or not self._is_rounded(members, size):
                     self._add(members, size, outputs, size + 1)
                 return
         # smaller, or larger in steps
@@ -214,9 +216,15 @@ class Classify:
             return False
         return not any(self._accepts(axes, other) for other in (size // 2, 2 * size))
 
-    def _is_floored(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
-        """Whether one more element is accepted only because a stride ignores it; adds the axis with its step if so."""
-        if self._accepts(axes, 2 * size - 1) or (outputs := self._calls(self._at(axes, 2 * size))) is None:
+    def _is_rounded(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
+        """Whether an element more or less is accepted only because a stride rounds; adds the axis with its step if so.
+
+        Sizes between the example's and twice of it are rejected then.
+        """
+        between = (size + size // part for part in _PARTS if part < size)
+        if all(self._accepts(axes, other) for other in between):
+            return False
+        if (outputs := self._calls(self._at(axes, 2 * size))) is None:
             return False
         self._add(axes, size, outputs, 2 * size, step=self._step(axes, size, 1))
         return True
@@ -224,12 +232,13 @@ class Classify:
     def _otherwise(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether axes that cannot grow by one can shrink, or grow in steps; then they are added."""
         # steps first: features of images that are added to others, which are twice as large, also take one pixel less
-        if (outputs := self._calls(self._at(axes, 2 * size))) is not None:
+        outputs = self._calls(self._at(axes, 2 * size))
+        # 2 or 4 numbers, as of points and boxes, are a choice
+        if outputs is not None and (2 * size != _BOX or self._accepts(axes, 3 * size)):
             self._add(axes, size, outputs, 2 * size, step=self._step(axes, size, 1))
             return True
         if self._shrunk(axes, size, size - 1):
             return True
-        # 2 or 4 numbers, as of points and boxes, are a choice
         if size % 2 == 0 and size > _BOX and self._shrunk(axes, size, size // 2):
             self._result.varying[-1].step = self._step(axes, size, -1)
             return True
@@ -330,7 +339,7 @@ class Classify:
             first = 0
             if self._calls.left <= _SPARED:
                 break
-            if self._accepts(group.members, middle * group.step):
+            if self._accepts_sizes([(group, middle * group.step)]):
                 high = middle
             else:
                 low = middle
@@ -364,8 +373,17 @@ class Classify:
 
     def _accepts_shares(self, shares: Sequence[tuple[Varying, int]]) -> bool:
         """Whether the module accepts every group at a share of the way from its least size to the example's."""
+        return self._accepts_sizes([(group, group.between(share)) for group, share in shares])
+
+    def _accepts_sizes(self, sizes: Sequence[tuple[Varying, int]]) -> bool:
+        """Whether the module accepts groups of these sizes in the smallest batch: a norm has the fewest elements there.
+
+        A batch is of the first axes of inputs with other axes among the groups.
+        """
         shapes = {name: list(shape) for name, shape in self._base.items()}
-        for group, share in shares:
+        others = {name for group, _ in sizes for name, axis in group.members if axis}
+        batches = [self._result.of((name, 0)) for name in sorted(others)]
+        for group, size in [*((batch, batch.least) for batch in batches if batch is not None), *sizes]:
             for name, axis in group.members:
-                shapes[name][axis] = group.between(share)
+                shapes[name][axis] = size
         return self._calls({name: tuple(shape) for name, shape in shapes.items()}) is not None

@@ -19,13 +19,16 @@ _CHOSEN, _EXAMPLES = 1 << 29, 4 << 30
 
 
 class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What calls make: ``elements`` of the largest tensor, or of fused attention's scores; ``tokens`` of scores."""
+    """What calls make: ``elements`` of the largest tensor, or of fused attention's scores; ``tokens`` of scores.
+
+    ``scores``: of the largest softmax alone.
+    """
 
     supports_higher_order_operators = True  # flex_attention is one
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.elements, self.tokens = 1, 1
+        self.elements, self.scores, self.tokens = 1, 1, 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -42,45 +45,55 @@ class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
     def _scores(self, shape: Sequence[int]) -> None:
-        self.elements = max(self.elements, math.prod(shape))
+        self.scores = max(self.scores, math.prod(shape))
+        self.elements = max(self.elements, self.scores)
         self.tokens = max(self.tokens, min(shape[-2:]))
 
 
 @dataclass(frozen=True)
 class Growth:
-    """The elements by row of the largest tensor of a call, as a power of its inputs' sizes, from two calls."""
+    """The elements by row of the largest tensors of a call, each as a power of its inputs' sizes, from two calls.
+
+    ``largest``: elements and power, of any tensor and of scores, which outgrow the features of small images.
+    """
 
     axes: tuple[str, ...]
     inputs: int
-    elements: float
-    power: float
+    largest: tuple[tuple[float, float], ...]
 
     @staticmethod
     def of(run: Callable[[Sizes], Any], first: Sizes, second: Sizes, axes: Collection[str]) -> "Growth":
         """From calls of ``run`` at two sizes, which differ in ``axes``."""
         (a, at_first), (b, at_second) = ((_inputs(sizes, axes), _elements(run, sizes)) for sizes in (first, second))
-        power = 1.0 if a == b else math.log(at_second / at_first) / math.log(b / a)
-        return Growth(tuple(axes), b, at_second, min(max(power, 0.0), 2.0))
+        powers = [
+            1.0 if a == b else math.log(later / before) / math.log(b / a)
+            for before, later in zip(at_first, at_second, strict=True)
+        ]
+        return Growth(
+            tuple(axes), b, tuple(zip(at_second, (min(max(power, 0.0), 2.0) for power in powers), strict=True))
+        )
 
     def bytes_at(self, sizes: Sizes) -> int:
         """About what a point of these sizes needs."""
-        elements = self.elements * (_inputs(sizes, self.axes) / self.inputs) ** self.power
-        return int(8 * _TOGETHER * _ROWS * elements)
+        times = _inputs(sizes, self.axes) / self.inputs
+        return int(8 * _TOGETHER * _ROWS * max(elements * times**power for elements, power in self.largest))
 
 
 def times_larger(run: Callable[[Sizes], Any], sizes: Sizes) -> float:
     """How many times as large an axis of one row may be in trial calls: scores grow with the square."""
-    return max(1.0, math.sqrt(_CHOSEN / (4 * _TOGETHER * _elements(run, sizes))))
+    return max(1.0, math.sqrt(_CHOSEN / (4 * _TOGETHER * max(_elements(run, sizes)))))
 
 
 def _inputs(sizes: Sizes, axes: Collection[str]) -> int:
     return math.prod(sizes[axis] for axis in axes)
 
 
-def _elements(run: Callable[[Sizes], Any], sizes: Sizes) -> float:
+def _elements(run: Callable[[Sizes], Any], sizes: Sizes) -> tuple[float, float]:
+    """By row, those of the largest tensor and of the largest scores."""
     with Made() as made:
         run(sizes)
-    return float(made.elements) / sizes.get(BATCH, 1)
+    rows = sizes.get(BATCH, 1)
+    return made.elements / rows, made.scores / rows
 
 
 def within_memory(proof_sizes: Sequence[Sizes], example: Sizes, growth: Growth) -> tuple[list[Sizes], list[str]]:

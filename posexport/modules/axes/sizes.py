@@ -1,9 +1,9 @@
 """Sizes to trace and to prove a module at, within what its axes accept; and the length contract of those axes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from math import lcm
 
 import msgspec
 
@@ -17,6 +17,8 @@ Sizes = dict[str, int]
 STANDARD = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
 #: the unit of sizes where an axis accepts any: several strides of most convolutions
 _UNIT = 8
+#: from which unit on half as many are taken: an image of 7 by 6 such units takes minutes
+_COARSE = 64
 #: units to trace the first axis at; the second is traced at one more, and so on
 _TRACED = 4
 #: units to prove at: of the first axis, of the second ...; a half where no step forbids it
@@ -58,6 +60,8 @@ class Range:
     def at(self, units: float) -> int:
         """The size of about this many units, each of at least the least size."""
         unit = multiple(max(self.least, self.unit), self.step)
+        if unit >= _COARSE:
+            units = math.ceil(units / 2)
         return self.inside(int(units * unit))
 
     def inside(self, size: int) -> int:
@@ -84,7 +88,7 @@ def narrowed(
     stepped = dict(groups)
     for axis in {**steps, **smallest}:
         group = groups.get(axis) or Varying(members=(), size=sizes[axis])
-        step = lcm(group.step, steps.get(axis, 1))
+        step = math.lcm(group.step, steps.get(axis, 1))
         least = multiple(max(group.least, smallest.get(axis, 1)), step)
         size = max(multiple(group.size, step), least)
         stepped[axis] = replace(group, size=size, least=least, step=step)

@@ -186,10 +186,10 @@ class _Search:
         if point.image is not None or (point.sizes and not self._tokens()):
             largest = self._source.limits.max_sizes
             scaled = dict.fromkeys(_scaled(point, factor, largest) for factor in _SCALES)
-            yield from takewhile(self._fits, scaled)
+            yield from takewhile(self._fits_size, scaled)
             yield from self._more_rows(point)
             return
-        longer = list(takewhile(self._fits, (self._sized(point, tokens) for tokens in self._tokens())))
+        longer = list(takewhile(self._fits_size, (self._sized(point, tokens) for tokens in self._tokens())))
         yield from longer
         if not longer:
             yield from self._more_rows(point)
@@ -212,6 +212,10 @@ class _Search:
             scaled = takewhile(self._fits, (_scaled(image, factor, limits.max_sizes) for factor in _SCALES))
             yield from (msgspec.structs.replace(point, length=fewest.length) for point in scaled)
             yield from self._more_rows(fewest)
+
+    def _fits_size(self, point: GridPoint) -> bool:
+        """Whether a size may be tried. In a user's module no branch depends on more scores than by more rows."""
+        return self._fits(point, _ROWS_ROOM if self._source.kind == "python" else None)
 
     def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
         batches = (point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS)

@@ -82,8 +82,8 @@ _SCORES = 4
 _OUTPUTS = 2.5
 
 
-#: bytes that a point beyond the default lengths may need
-_FURTHER = 4 << 30
+#: bytes that a point beyond the default lengths may need; of a user's module, which may hold several more tensors
+_FURTHER, FURTHER_OF_MODULES = 4 << 30, 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +94,13 @@ class Budget:
         outputs: of the model.
         heads: of attention, the most of any layer, whose scores are in memory at once; 1 where attention is tiled.
         limit: bytes; None: most of the free memory.
+        easily: bytes that are little.
     """
 
     outputs: Sequence[OutputSpec]
     heads: int = 16
     limit: int | None = None
+    easily: int = _FURTHER
 
     def room(self) -> int:
         """The bytes that a point may take."""
@@ -110,7 +112,7 @@ class Budget:
 
     def fits_easily(self, point: GridPoint) -> bool:
         """Whether a point beyond the default lengths takes little of the memory."""
-        return needed_bytes(point, self.outputs, self.heads) <= min(_FURTHER, self.room())
+        return needed_bytes(point, self.outputs, self.heads) <= min(self.easily, self.room())
 
     def further(self, lengths: Sequence[int]) -> list[int]:
         """Of ``lengths`` beyond the default ones 1024 and the longest, as far as they fit easily."""

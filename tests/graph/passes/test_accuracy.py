@@ -24,6 +24,13 @@ class Refined(nn.Module):
         return torch.log(box.clamp(min=1e-9) / (1 - box).clamp(min=1e-9)) * (x[..., 2:] + 11).sigmoid()
 
 
+class Transformed(nn.Module):
+    """Frequencies of 57 samples, no power of two."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.view_as_real(torch.fft.rfft(x))
+
+
 class Grouped(nn.Module):
     def __init__(self, groups: int) -> None:
         super().__init__()
@@ -42,6 +49,7 @@ class Grouped(nn.Module):
     ("module", "shape", "mean", "left"),
     [
         (Refined(), (4, 5, 4), -11.0, {"Sigmoid": 1}),
+        (Transformed(), (4, 57), 0.0, {"DFT": 1}),
         (Grouped(3), (4, 6, 5), 30.0, {"GroupNormalization": 0}),
         (Grouped(6), (4, 6, 5), 30.0, {"GroupNormalization": 0}),
     ],

@@ -594,5 +594,6 @@ def test_every_pass_is_tried_here() -> None:
         "routed-experts",
         "fixed-shape-steps",
         "last-logits",
+        "wide-dft",
     }
     assert tried == {each.name for each in PASSES if each.phase in ("optimise", "padding")}
