@@ -7,6 +7,7 @@ fit into memory together with the float ones.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,17 @@ from posexport.graph.precision.projections import Weight, containers
 from posexport.graph.queries import with_bodies
 
 Array = NDArray[Any]
+#: returns a matrix, which a large model's checkpoint makes anew each time
+Read = Callable[[], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A tensor to make of a weight: ``make`` takes the matrix [K, N] in float32."""
+    """A tensor to make of a weight: ``make`` takes what reads the matrix [K, N] in float32, and may know without it."""
 
     dtype: ir.DataType
     shape: Sequence[int]
-    make: Callable[[NDArray[np.float32]], Array]
+    make: Callable[[Read], Array]
 
     @property
     def nbytes(self) -> int:
@@ -117,7 +120,7 @@ def constant_node(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.V
 
 def _lazy(weight: Weight, derived: Derived, call: int = 0) -> ir.LazyTensor:
     return ir.LazyTensor(
-        lambda: ir.tensor(np.ascontiguousarray(derived.make(weight.array(call))), dtype=derived.dtype),
+        lambda: ir.tensor(np.ascontiguousarray(derived.make(partial(weight.array, call))), dtype=derived.dtype),
         derived.dtype,
         ir.Shape(derived.shape),
     )

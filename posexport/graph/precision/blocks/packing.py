@@ -12,7 +12,7 @@ from posexport.base.targets.precisions import QuantizerName
 from posexport.errors import PosexportError
 from posexport.graph.precision.blocks.rounding import Factor, Floats, Rounded, half_quadratic, nearest, second_order
 from posexport.graph.precision.blocks.stored_rows import Order, StoredRows
-from posexport.graph.precision.derived import Array, Derived
+from posexport.graph.precision.derived import Array, Derived, Read
 from posexport.graph.precision.projections import Weight
 
 #: bits -> the types of signed and of unsigned numbers, of ONNX and of NumPy
@@ -89,13 +89,13 @@ def for_product(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
         key: Derived(
             ir.DataType.UINT8,
             (n, blocks, scheme.size * scheme.bits // 8),
-            lambda matrix: packed(rounded.values(matrix), scheme.bits),
+            lambda read: packed(rounded.values(read), scheme.bits),
         ),
         f"{key}_scale": Derived(ir.DataType.FLOAT, (n, blocks), rounded.scales),
     }
     if not scheme.symmetric:
         tensors[f"{key}_zero"] = Derived(
-            ir.DataType.UINT8, (n, -(-blocks * scheme.bits // 8)), lambda matrix: _zeros(rounded.zeros(matrix), scheme)
+            ir.DataType.UINT8, (n, -(-blocks * scheme.bits // 8)), lambda read: _zeros(rounded.zeros(read), scheme)
         )
     return tensors
 
@@ -107,13 +107,13 @@ def for_codes(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
     """
     (k, n), blocks, rounded = weight.sizes, scheme.count(weight), _Rounding(weight, scheme)
 
-    def values(matrix: Floats) -> NDArray[np.uint8]:
-        whole = rounded.values(matrix).reshape(-1)
+    def values(read: Read) -> NDArray[np.uint8]:
+        whole = rounded.values(read).reshape(-1)
         return (whole[0::2] << 4 | whole[1::2]).astype(np.uint8)
 
     return {
         "nf4": Derived(ir.DataType.UINT8, (n * k // 2,), values),
-        "nf4_scale": Derived(ir.DataType.FLOAT, (n * blocks,), lambda matrix: rounded.scales(matrix).reshape(-1)),
+        "nf4_scale": Derived(ir.DataType.FLOAT, (n * blocks,), lambda read: rounded.scales(read).reshape(-1)),
     }
 
 
@@ -123,19 +123,19 @@ def for_dequantize(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
     signed, signed_type, unsigned, unsigned_type = _TYPES[scheme.bits]
     key, rounded = f"int{scheme.bits}", _Rounding(weight, scheme)
 
-    def values(matrix: Floats) -> Array:
-        whole = rounded.values(matrix).reshape(n, -1).T[:k]
+    def values(read: Read) -> Array:
+        whole = rounded.values(read).reshape(n, -1).T[:k]
         if scheme.symmetric:
             return (whole.astype(np.int16) - (1 << (scheme.bits - 1))).astype(signed_type)
         return whole.astype(unsigned_type)
 
     tensors = {
         key: Derived(signed if scheme.symmetric else unsigned, (k, n), values),
-        f"{key}_scale": Derived(ir.DataType.FLOAT, (blocks, n), lambda matrix: rounded.scales(matrix).T),
+        f"{key}_scale": Derived(ir.DataType.FLOAT, (blocks, n), lambda read: rounded.scales(read).T),
     }
     if not scheme.symmetric:
         tensors[f"{key}_zero"] = Derived(
-            unsigned, (blocks, n), lambda matrix: rounded.zeros(matrix).T.astype(unsigned_type)
+            unsigned, (blocks, n), lambda read: rounded.zeros(read).T.astype(unsigned_type)
         )
     return tensors
 
@@ -148,20 +148,20 @@ class _Rounding:
         self._keeps = not weight.calls  # of a function each call has its own matrix
         self._kept: Rounded | None = None
 
-    def values(self, matrix: Floats) -> NDArray[np.uint8]:
-        rounded = self._scheme.round(matrix)
+    def values(self, read: Read) -> NDArray[np.uint8]:
+        rounded = self._scheme.round(read())
         if self._keeps:
             self._kept = replace(rounded, values=rounded.values[:0])
         return rounded.values
 
-    def scales(self, matrix: Floats) -> Floats:
-        return self._without_values(matrix).scales
+    def scales(self, read: Read) -> Floats:
+        return self._without_values(read).scales
 
-    def zeros(self, matrix: Floats) -> NDArray[np.uint8]:
-        return np.asarray(self._without_values(matrix).zeros)
+    def zeros(self, read: Read) -> NDArray[np.uint8]:
+        return np.asarray(self._without_values(read).zeros)
 
-    def _without_values(self, matrix: Floats) -> Rounded:
-        return self._kept or self._scheme.round(matrix)
+    def _without_values(self, read: Read) -> Rounded:
+        return self._kept or self._scheme.round(read())
 
 
 def packed(whole: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:

@@ -42,8 +42,8 @@ def by_channel(weight: Weight, smoothing: NDArray[np.float32] | None = None) -> 
     k, n = weight.sizes
     factor = np.float32(1) if smoothing is None else smoothing[:, None]
     return {
-        "int8": Derived(ir.DataType.INT8, (k, n), lambda matrix: rounded(matrix * factor)),
-        "scale": Derived(ir.DataType.FLOAT, (n,), lambda matrix: scales(matrix * factor)),
+        "int8": Derived(ir.DataType.INT8, (k, n), lambda read: rounded(read() * factor)),
+        "scale": Derived(ir.DataType.FLOAT, (n,), lambda read: scales(read() * factor)),
     }
 
 
@@ -51,8 +51,8 @@ def by_row(weight: Weight) -> Mapping[str, Derived]:
     """For a table [N, K] that is read row by row: int8 [N, K] and scales [N, 1]."""
     k, n = weight.sizes
     return {
-        "int8_rows": Derived(ir.DataType.INT8, (n, k), lambda matrix: rounded(matrix).T),
-        "row_scale": Derived(ir.DataType.FLOAT, (n, 1), lambda matrix: scales(matrix)[:, None]),
+        "int8_rows": Derived(ir.DataType.INT8, (n, k), lambda read: rounded(read()).T),
+        "row_scale": Derived(ir.DataType.FLOAT, (n, 1), lambda read: scales(read())[:, None]),
     }
 
 
