@@ -19,17 +19,19 @@ from posexport.sources import memory_mapped
 _MAKE = "_posexport_make"
 
 
-def later(shape: Sequence[int], make: Callable[[], Tensor]) -> nn.Parameter:
-    """A float32 parameter of ``shape``, the numbers of which ``make`` returns in new memory."""
+def later(shape: Sequence[int], make: Callable[[], Tensor]) -> nn.Parameter | None:
+    """A float32 parameter of ``shape``, the numbers of which ``make`` returns in new memory.
+
+    None on systems other than Linux, and with settings of it, that count memory which was never used.
+    """
     dtype, count = memory_mapped.DTYPE, prod(shape)
-    # other systems, and settings of Linux, count memory that was never used
     if not sys.platform.startswith("linux"):
-        return nn.Parameter(make(), requires_grad=False)
+        return None
     try:
         # each has its own addresses: two parameters at one address are one weight to PyTorch's exporter
         unused = mmap.mmap(-1, dtype.itemsize * count, access=mmap.ACCESS_COPY)
     except OSError:
-        return nn.Parameter(make(), requires_grad=False)
+        return None
     empty = torch.frombuffer(unused, dtype=dtype, count=count).reshape(tuple(shape))
     parameter = nn.Parameter(empty, requires_grad=False)
     setattr(parameter, _MAKE, make)

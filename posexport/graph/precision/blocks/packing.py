@@ -151,7 +151,7 @@ class _Rounding:
     def values(self, read: Read) -> NDArray[np.uint8]:
         rounded = self._scheme.round(read())
         if self._keeps:
-            self._kept = replace(rounded, values=rounded.values[:0])
+            self._kept = replace(rounded, values=np.empty(0, np.uint8))  # a slice would keep all of them
         return rounded.values
 
     def scales(self, read: Read) -> Floats:
