@@ -1,4 +1,4 @@
-"""Of a quantized weight its scales are kept until they are written, and nothing else: large models have many weights."""
+"""Of a quantized weight its scales are kept until they are written, and nothing else: models have many weights."""
 
 import gc
 import tracemalloc
