@@ -63,6 +63,21 @@ class Transform(nn.Module):
         return torch.fft.irfft(spectrum * weights, n=x.shape[-1])
 
 
+class Interleaved(nn.Module):
+    """What is computed of a spectrum in the even places and, reversed, in the odd ones, as of cosine transforms."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.mT.tanh()
+        size = x.shape[-1]
+        rows = x.reshape(-1, size)
+        spectrum = torch.stack([rows, rows * 0.5], 2)
+        values = torch.fft.irfft(torch.view_as_complex(spectrum), n=spectrum.shape[1])
+        y = values.new_zeros(values.shape)
+        y[:, ::2] += values[:, : size - size // 2]
+        y[:, 1::2] += values.flip([1])[:, : size // 2]
+        return y.view(x.shape)
+
+
 class Hourglass(nn.Module):
     """Features of a fourth of the size, added again: the strides before round, so that a pixel more or less fits."""
 
@@ -159,6 +174,11 @@ def test_a_module_that_cannot_be_called_is_refused() -> None:
 
 def test_transforms_of_any_length(tmp_path: Path) -> None:
     converted(Transform(), tmp_path / "b", {"x": torch.randn(2, 56)}, {"x": torch.randn(3, 97)})
+
+
+@pytest.mark.parametrize("size", [16, 97])
+def test_halves_of_a_size_make_no_odd_sizes_of_all(tmp_path: Path, size: int) -> None:
+    converted(Interleaved(), tmp_path / "b", {"x": torch.randn(2, 16, 24)}, {"x": torch.randn(3, size, 24)})
 
 
 def test_numpy_s_arrays_of_a_size_are_a_sentence() -> None:

@@ -4,9 +4,14 @@
 of suggestions and ends at the second one, ``Constraints violated``, though no graph holds a range: the proof at
 many sizes decides whether what was traced is right beyond it. An axis that a suggestion makes a constant is refused.
 
+``_n = Dim('_n', min=3)``, ``n = 2*_n - 1`` is suggested where sizes with ``n // 2`` are compared: the solver takes
+its remainder at the example for the one of all sizes (`DimConstraints.rewrite_with_congruences`). A trace of odd sizes
+alone has ``n // 2 + 1`` in place of ``n - n // 2``, which is wrong at even ones. So ``n >= 5`` is tried first.
+
 Issue: none known. Seen in 2.13.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +24,10 @@ from posexport.sources.torch_fixes.patch import patched
 
 #: lists of suggestions that are tried
 _MOST = 3
+#: a size by another one, of which the least may follow
+_MULTIPLE = re.compile(
+    r"_(\w+) = Dim\('_\1'(?:, min=(\d+))?.*\)((?:\n.*)*?)\n *\1 = (\d+)\*_\1(?: ([+-]) (\d+))?$", re.MULTILINE
+)
 
 
 @contextmanager
@@ -27,20 +36,29 @@ def with_ranges_refined() -> Iterator[None]:
     export: Callable[..., Any] = torch.export.export
 
     def refined(*args: Any, dynamic_shapes: Any, **options: Any) -> Any:
-        for _ in range(_MOST):
+        for number in range(_MOST):
             try:
                 return export(*args, dynamic_shapes=dynamic_shapes, **options)
             except UserError as err:
-                dynamic_shapes = _suggested(err, dynamic_shapes)
+                said = err.msg if number else _MULTIPLE.sub(_of_all_sizes, err.msg)
+                dynamic_shapes = _suggested(err, said, dynamic_shapes)
         return export(*args, dynamic_shapes=dynamic_shapes, **options)
 
     with patched(torch.export, "export", refined):
         yield
 
 
-def _suggested(err: UserError, shapes: Any) -> Any:
-    """The shapes with the ranges that ``err`` suggests; raises it where it suggests none."""
+def _of_all_sizes(found: re.Match[str]) -> str:
+    """The range of a size whose multiples alone were suggested."""
+    name, least, between, step, sign, more = found.groups()
+    # PyTorch's least size of an axis is 2 where none is named
+    size = int(step) * int(least or 2) + int(f"{sign or ''}{more or 0}")
+    return f"{name} = Dim('{name}', min={size}, max=oo){between}"
+
+
+def _suggested(err: UserError, said: str, shapes: Any) -> Any:
+    """The shapes with the ranges that ``said`` suggests; raises ``err`` where it suggests none."""
     try:
-        return refine_dynamic_shapes_from_suggested_fixes(err.msg, shapes)
+        return refine_dynamic_shapes_from_suggested_fixes(said, shapes)
     except Exception:  # noqa: BLE001 (an assertion, or a name that it does not know)
         raise err from None
