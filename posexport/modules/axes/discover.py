@@ -14,7 +14,7 @@ from posexport.modules.axes.names import MOST_CHANNELS, named
 from posexport.modules.axes.sizes import STANDARD
 
 #: the number of calls that are allowed, and for every axis where that is more; most modules need half
-MOST, _PER_AXIS = 44, 6
+MOST, _PER_AXIS = 52, 6
 #: the rank of values in rows, [batch, rows, channels]
 _WITH_ROWS = 3
 #: parts of names of inputs about the tokens of another input
