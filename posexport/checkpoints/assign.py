@@ -12,8 +12,7 @@ from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.mapping import Constant, Origin, Plan, Shape
 from posexport.checkpoints.weights import Weights, first_few
 from posexport.errors import PosexportError
-from posexport.sources import memory_mapped
-from posexport.sources.made_later import later, made
+from posexport.sources import lazy_parameters, memory_mapped
 
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
@@ -184,8 +183,8 @@ def _unused(
 def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     """Give the definition its weights, one tensor at a time, as float32. Remarks tell of other formats in the file.
 
-    The weights of a large definition are memory-mapped from the checkpoint, or where they have another form there made
-    from it when they are asked for (`posexport.sources.made_later`).
+    The weights of a large definition are memory-mapped from the checkpoint; those in 16 bits, or with transforms, are
+    lazy (`posexport.sources.lazy_parameters`).
     """
     if buffers := [name for name, buffer in plan.model.named_buffers() if buffer.is_meta]:
         raise ValueError(f"a definition with buffers ({buffers[0]}) cannot be made without its constructor's work")
@@ -202,7 +201,7 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
             if parameter is None:
                 parameter = scratch.keep(_value(weights, names, stored, origin, shape))
             for other in stored[1:]:
-                if not torch.equal(made(parameter), _value(weights, names, [other], origin, shape)):
+                if not torch.equal(lazy_parameters.values(parameter), _value(weights, names, [other], origin, shape)):
                     raise PosexportError(
                         f"{weights.label}: {stored[0]} and {other} are one weight here, and differ in the file; "
                         f"remove one, or if the model has both set tie_word_embeddings to false in config.json (of two "
@@ -217,14 +216,14 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
 
 
 def _mapped(weights: Weights, names: Names, origin: Origin, shape: Shape) -> nn.Parameter | None:
-    """The parameter as pages of the file, or made of these later; None where the file cannot be mapped."""
+    """The parameter as pages of the file, or a lazy one; None where the file cannot be mapped."""
     stored = names.of(origin)
     pages = weights.as_pages(stored[0]) if stored else None
     if pages is None or pages.dtype.itemsize > memory_mapped.DTYPE.itemsize:  # float64 may not fit float32
         return None
     if pages.dtype == memory_mapped.DTYPE and not origin.transforms:
         return pages
-    return later(shape, partial(_value, weights, names, stored, origin, shape))
+    return lazy_parameters.lazy(shape, partial(_value, weights, names, stored, origin, shape))
 
 
 def _value(weights: Weights, names: Names, stored: list[str], origin: Origin, shape: Shape) -> Tensor:

@@ -23,7 +23,7 @@ from posexport.models.forward_decoder import ForwardDecoder
 from posexport.models.with_prefix import WithPrefix, shortened
 from posexport.nn.caching import KeysAndValues
 from posexport.sources.embeddings_input import with_table
-from posexport.sources.made_later import make_all
+from posexport.sources.lazy_parameters import materialize
 from posexport.sources.source import Model
 
 _PREFIX, _TENSOR = "PREFIX_TUNING", "prompt_embeddings"
@@ -131,7 +131,7 @@ def put_before(model: Model, tokens: VirtualTokens) -> Model:
             f"KV cache themselves; its model, for {model.task}, is none; give the base model without them"
         )
     _check_distances(decoder, tokens.label)
-    make_all(decoder.parameters())  # the tokens' keys and values are computed
+    materialize(decoder.parameters())  # the tokens' keys and values are computed
     virtual = len(tokens.tensor)
     if model.limits.max_length is not None and virtual >= model.limits.max_length:
         raise PosexportError(

@@ -31,9 +31,9 @@ def reduced_model(
     """The reduced model that ``source`` (in float32) is proven by; None: it is proven itself."""
     from posexport.conversion.export.half_inputs import with_precision
     from posexport.proof.reduced.reduction import LARGE, reduction_of, weights_of
-    from posexport.sources.made_later import make_all
+    from posexport.sources.lazy_parameters import materialize
 
-    make_all(source.module.parameters())  # a proof reads them many times
+    materialize(source.module.parameters())  # a proof reads them many times
     if proof == "full" or (proof == "auto" and weights_of(source) < LARGE):
         return None
 

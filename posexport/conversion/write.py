@@ -219,7 +219,7 @@ def _prepared(job: Job, layout: "Layout", shown: Shown) -> "Source":
 
     options = job.options
     tokenizer = None if options.tokenizer is None else Path(options.tokenizer)
-    source = prepare(job.argument, replace(options.load, name=job.name, shown=shown), options, tokenizer, made=False)
+    source = prepare(job.argument, replace(options.load, name=job.name, shown=shown), options, tokenizer, lazy=True)
     return layout.arranged(source, options.record, in_files=options.adapter_format == ADAPTER_INPUTS)
 
 

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from posexport.errors import PosexportError
+from posexport.sources.lazy_parameters import materialize
 from posexport.sources.load_options import LoadOptions
-from posexport.sources.made_later import make_all
 from posexport.sources.registry import opener_of
 
 if TYPE_CHECKING:
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from posexport.sources.source import Source
 
 
-def load_source(argument: "str | nn.Module", options: LoadOptions, *, made: bool = True) -> "Source":
+def load_source(argument: "str | nn.Module", options: LoadOptions, *, lazy: bool = False) -> "Source":
     """A built-in name, ``file.py:factory``, a checkpoint directory, a Hub id ``org/name``, or a module in memory.
 
-    ``made``: all its parameters have their numbers (`posexport.sources.made_later`).
+    ``lazy``: its parameters may be lazy (`posexport.sources.lazy_parameters`).
 
     Raises:
         PosexportError: the source cannot be loaded.
@@ -26,8 +26,8 @@ def load_source(argument: "str | nn.Module", options: LoadOptions, *, made: bool
         if not _is_default(getattr(options, option)):
             raise PosexportError(sentence.format(argument=argument))
     source = opener.open(argument, options)
-    if made:
-        make_all(source.module.parameters())
+    if not lazy:
+        materialize(source.module.parameters())
     return source
 
 

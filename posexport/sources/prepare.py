@@ -155,17 +155,17 @@ def prepare(
     recipe: Recipe | None = None,
     tokenizer: Path | None = None,
     *,
-    made: bool = True,
+    lazy: bool = False,
 ) -> Source:
     """The source called ``argument`` with the limit, KV cache, rotation, outputs and sizes of ``recipe``.
 
-    ``tokenizer``: a tokenizer.json for a source that has none. ``made``: as of `load_source`.
+    ``tokenizer``: a tokenizer.json for a source that has none. ``lazy``: as of `load_source`.
 
     Raises:
         PosexportError: the source cannot be loaded, or an option does not fit it.
     """
     # other tables of positions are computed from the module's
-    source = load_source(argument, options, made=made or (recipe is not None and recipe.beyond != "error"))
+    source = load_source(argument, options, lazy=lazy and (recipe is None or recipe.beyond == "error"))
     if recipe is not None:
         source = with_limit(source, recipe.beyond, recipe.max_length)
         source = with_kv_cache(source, recipe.cache, recipe.rotation, recipe.cache_precision or "model")

@@ -34,7 +34,7 @@ from posexport.graph.provenance import strip_provenance
 from posexport.graph.queries import weight_bytes
 from posexport.models.forward_decoder import ForwardDecoder
 from posexport.proof.reduced.reduction import Reduction
-from posexport.sources.made_later import make_all
+from posexport.sources.lazy_parameters import materialize
 from posexport.sources.source import Source
 
 
@@ -131,7 +131,7 @@ def _lowered(source: Source, recipe: Recipe, few: Reduction | None, layout: Layo
     """
     traced = as_traced(source)
     if few is None:
-        make_all(traced.module.parameters())
+        materialize(traced.module.parameters())
     model = trace(traced, recipe.opset) if few is None else trace_by_layers(few, recipe.opset)
     model.ir_version = IR_VERSION
     target = Target(

@@ -16,13 +16,13 @@ import torch
 from onnx_ir.passes.common import DeduplicateInitializersPass
 from torch import nn
 
+from posexport.conversion.export.by_layers.lazy_initializers import make_lazy
 from posexport.conversion.export.by_layers.levels import SMALL, Levels, UnlikeError, names_by_parameter
-from posexport.conversion.export.by_layers.read_later import read_later
 from posexport.conversion.export.by_layers.writer import Layer, Writer
 from posexport.conversion.export.trace import trace
 from posexport.proof.full_model.records import Stack
 from posexport.proof.reduced.reduction import LARGE, Reduction, reduction_of, weights_of
-from posexport.sources.made_later import make_all
+from posexport.sources.lazy_parameters import materialize
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 
@@ -56,7 +56,7 @@ def trace_by_layers(few: Reduction, opset: int) -> ir.Model:
     try:
         return repeated(few, opset)
     except UnlikeError:
-        make_all(few.full.module.parameters())
+        materialize(few.full.module.parameters())
         return trace(few.full, opset)
 
 
@@ -79,7 +79,7 @@ def repeated(few: Reduction, opset: int) -> ir.Model:
     full = writer.finished()
     with without_exporter_output():
         DeduplicateInitializersPass()(full)  # the exporter's last step
-    read_later(full.graph, [*few.full.module.parameters(), *few.source.module.parameters()])
+    make_lazy(full.graph, (few.full.module, few.source.module))
     return full
 
 

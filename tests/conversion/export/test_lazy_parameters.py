@@ -1,12 +1,13 @@
-"""A large checkpoint's weights are made from its file when a conversion reads them, and are those of the file.
+"""Lazy parameters of a large checkpoint: a converted graph has the values of the file.
 
-Until then their memory is filled with NaN here, which a graph made of it would show.
+Their storage, which nothing may read, is filled with NaN here.
 """
 
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,19 +15,23 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import posexport
+from posexport.conversion.export.by_layers import lazy_initializers
 from posexport.conversion.export.by_layers import trace as by_layers
-from posexport.conversion.export.by_layers.levels import SMALL
-from posexport.sources import made_later, memory_mapped
+from posexport.conversion.export.by_layers.levels import SMALL, UnlikeError
+from posexport.graph.queries import FOLDED_FROM
+from posexport.sources import lazy_parameters, memory_mapped
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from tests.conversion.export.test_by_layers import OPSET, content
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere they are in a temporary file")
 
+make_lazy = lazy_parameters.lazy
 
-def later(shape: Sequence[int], make: Callable[[], Tensor]) -> nn.Parameter:
-    """`made_later.later` with memory that is no number."""
-    parameter = made_later.later(shape, make)
+
+def lazy_of_nan(shape: Sequence[int], make: Callable[[], Tensor]) -> nn.Parameter:
+    """`lazy_parameters.lazy` with NaN in its storage."""
+    parameter = make_lazy(shape, make)
     assert parameter is not None
     parameter.data.fill_(torch.nan)
     return parameter
@@ -39,7 +44,7 @@ def test_graphs_are_those_of_weights_in_memory(name: str, monkeypatch: pytest.Mo
     wanted = {file: content(by_layers.repeated(few, OPSET)) for file, few in by_layers.few_layers(source).items()}
     assert wanted
     # the exporter folds small ones
-    large = {p: later(p.shape, p.detach().clone) for p in source.module.parameters() if p.numel() > SMALL}
+    large = {p: lazy_of_nan(p.shape, p.detach().clone) for p in source.module.parameters() if p.numel() > SMALL}
     assert len(large) > 9
     for module in source.module.modules():
         for leaf, parameter in list(module.named_parameters(recurse=False)):
@@ -74,11 +79,11 @@ def test_a_file_has_the_weights_of_its_checkpoint(
 
     def counted(shape: Sequence[int], make: Callable[[], Tensor]) -> nn.Parameter:
         asked.append(shape)
-        return later(shape, make)
+        return lazy_of_nan(shape, make)
 
     monkeypatch.setattr(memory_mapped, "LARGE", 0)
     monkeypatch.setattr(memory_mapped, "LEAST", 20_000)
-    monkeypatch.setattr("posexport.checkpoints.assign.later", counted)
+    monkeypatch.setattr("posexport.sources.lazy_parameters.lazy", counted)
     assert converted("got") == wanted
     assert len(asked) > 36
 
@@ -87,12 +92,30 @@ def test_a_source_has_all_its_numbers(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(memory_mapped, "LARGE", 0)
     monkeypatch.setattr(memory_mapped, "LEAST", 20_000)
     checkpoint = deep(tmp_path / "checkpoint")
-    monkeypatch.setattr("posexport.checkpoints.assign.later", later)
-    unmade = load_source(str(checkpoint), LoadOptions(), made=False).module
-    assert not all(made_later.is_made(parameter) for parameter in unmade.parameters())
+    monkeypatch.setattr("posexport.sources.lazy_parameters.lazy", lazy_of_nan)
+    lazy = load_source(str(checkpoint), LoadOptions(), lazy=True).module
+    assert any(lazy_parameters.is_lazy(parameter) for parameter in lazy.parameters())
     whole = load_source(str(checkpoint), LoadOptions()).module
     stored = load_file(checkpoint / "model.safetensors")["model.layers.2.mlp.down_proj.weight"].float()
     assert any(parameter.shape == stored.shape and torch.equal(parameter, stored) for parameter in whole.parameters())
-    for one, other in zip(whole.parameters(), unmade.parameters(), strict=True):
-        assert made_later.is_made(one)
-        assert torch.equal(one, made_later.made(other))
+    for one, other in zip(whole.parameters(), lazy.parameters(), strict=True):
+        assert not lazy_parameters.is_lazy(one)
+        assert torch.equal(one, lazy_parameters.values(other))
+
+
+@pytest.mark.parametrize("how", ["sliced", "folded"])
+def test_what_was_computed_from_storage_without_values_is_refused(how: str) -> None:
+    module = nn.Linear(120, 110, bias=False)
+    parameter = lazy_of_nan((110, 120), lambda: torch.ones(110, 120))
+    module.weight = parameter
+    whole = parameter.detach().numpy()
+    value = ir.Value(name="w", const_value=ir.Tensor(whole))
+    graph = ir.Graph([], [], nodes=[], initializers=[value])
+    lazy_initializers.make_lazy(graph, [module])
+    assert value.const_value is not None
+    assert (value.const_value.numpy() == 1).all()
+    value.const_value = ir.Tensor(whole[3:] if how == "sliced" else whole * 2)
+    if how == "folded":
+        value.metadata_props[FOLDED_FROM] = repr(["weight"])
+    with pytest.raises(UnlikeError):
+        lazy_initializers.make_lazy(graph, [module])
