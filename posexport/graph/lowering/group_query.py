@@ -10,6 +10,7 @@ the operator is fused where it gets no bias: whether causal order drops all that
 """
 
 from dataclasses import replace
+from functools import partial
 
 from posexport.base.targets.target import MICROSOFT, Target
 from posexport.graph.builder import Builder
@@ -48,17 +49,17 @@ class GroupQuery(Lowering[AttentionSpec]):
         acausal = replace(attention, spec=replace(spec, causal=False))
         axes = 3 if spec.packed else 4
 
+        def by_operator(*, biased: bool = True) -> Appended:
+            return with_types(_by_operator(acausal, biased=biased), target, [axes, 4, 4])
+
         def of_others() -> Appended:
             return g.if_(
                 x["takes"],
-                lambda: with_types(_by_operator(acausal), target, [axes, 4, 4]),
+                by_operator,
                 lambda: _by_formula(attention),
                 branches=("by_operator", "by_formula"),
                 name=["context_of_others", "k_of_others", "v_of_others"],
             )
-
-        def by_order() -> Appended:
-            return with_types(_by_operator(acausal, biased=False), target, [axes, 4, 4])
 
         def by_mask() -> Appended:
             return with_types(over_filled(attention, target), target, [axes, 4, 4])
@@ -67,17 +68,17 @@ class GroupQuery(Lowering[AttentionSpec]):
             if not spec.order_known:
                 return by_mask()
             branches = ("by_order", "by_mask")
-            return g.if_(x["order_suffices"], by_order, by_mask, branches=branches, name=spec.outputs)
+            return g.if_(
+                x["order_suffices"], partial(by_operator, biased=False), by_mask, branches=branches, name=spec.outputs
+            )
 
         def of_step() -> Appended:
             return with_types(step(acausal, acausal.bias), target, [axes])
 
-        if spec.single:
-            return of_step()
         return g.if_(
             x["step"],
             of_step,
-            of_others,
+            by_operator if spec.single else of_others,
             branches=("of_step", "of_others"),
             name=spec.outputs,
         )

@@ -16,7 +16,7 @@ heads, T queries, S keys, D head size, V head size of the values, C capacity of 
 | `cache` | none, static, append, grow | KV cache: k and v are a static one, written into it or appended to one |
 | `bias` | none, full, tiled | an input ``bias`` is all that is added to the scores, computed once for many layers |
 | `packed` | bool | q, k, v and the context have packed heads, [B, T, H D], not [B, H, T, D] |
-| `single` | bool | one that appends: a single token after a static KV cache that is mostly used |
+| `single` | bool | one that appends: a single token in each row |
 
 Of a static KV cache the first S of C slots are used. With ``append`` a node writes k and v into ``past_k, past_v`` [B,
 H, C, D] and returns the caches too; with ``grow`` it concatenates them to [B, H, P, D]. Both read what

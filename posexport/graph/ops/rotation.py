@@ -55,11 +55,13 @@ class RotationSpec(NodeSpec):
     shared: bool = False
     #: x and ``rotated`` have packed heads, [B, T, H D]
     packed: bool = False
+    #: cosines and sines have no axis of heads, [B or 1, T, F]
+    squeezed: bool = False
 
     @property
     def name(self) -> str:
         """For example ``SharedPartialHalfRotation``."""
-        words = {"Packed": self.packed, "Shared": self.shared, "Partial": self.partial}
+        words = {"Squeezed": self.squeezed, "Packed": self.packed, "Shared": self.shared, "Partial": self.partial}
         return "".join([*(word for word, on in words.items() if on), self.layout.capitalize(), "Rotation"])
 
     @property

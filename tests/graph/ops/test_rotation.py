@@ -20,7 +20,7 @@ from tests.tolerances import agree
 HEADS, LENGTH = 5, 7
 #: head size and pairs: all channels, an odd rest, and operators with sizes that are no multiple of four
 SIZES = {False: [(20, 10), (6, 3)], True: [(9, 2), (20, 3)]}
-SPECS = {spec.name: spec for spec in starmap(RotationSpec, product(LAYOUTS, *[(False, True)] * 3))}
+SPECS = {spec.name: spec for spec in starmap(RotationSpec, product(LAYOUTS, *[(False, True)] * 4))}
 BY_NAME = {lowering.name: lowering for lowering in LOWERINGS}
 TYPES = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 
@@ -38,7 +38,8 @@ def model(name: str, kind: RotationSpec, size: int, pairs: int, target: Target, 
     body = ir.serde.serialize_function(function(lowering, kind, target).function)
     attributes = {name: every[name] for name in body.attribute}
     heads = ["B", "T", HEADS * size] if kind.packed else ["B", HEADS, "T", size]
-    axes = {"x": heads} | {name: ["R", 1, "T", pairs] for name in ("cos", "sin")}
+    angles = ["R", "T", pairs] if kind.squeezed else ["R", 1, "T", pairs]
+    axes = {"x": heads} | dict.fromkeys(("cos", "sin"), angles)
     made = {"x": TYPES[dtype], "cos": TYPES["float32"], "sin": TYPES["float32"]}
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node(kind.name, kind.inputs, kind.outputs, domain=DOMAIN, **attributes)],
@@ -70,6 +71,8 @@ def drawn(
 
 def turned(text: bytes, kind: RotationSpec, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     """What the graph makes of x [B, H, T, D]."""
+    if kind.squeezed:
+        cos, sin = cos[:, 0], sin[:, 0]
     if not kind.packed:
         return run(text, x=x, cos=cos, sin=sin)
     batch, heads, length, size = x.shape
@@ -163,4 +166,4 @@ def test_refused_operators_do_not_load() -> None:
 
 
 def test_names_are_distinct() -> None:
-    assert len(SPECS) == 16
+    assert len(SPECS) == 32

@@ -22,6 +22,7 @@ SPECS: list[NodeSpec] = [
     AttentionSpec(base="AdditiveScores", mask="pairs"),
     BiasSpec("DistanceScores", "keys", True, tiled=True),
     RotationSpec("interleaved", partial=True, shared=True),
+    RotationSpec(packed=True, squeezed=True),
     ProjectionSpec("half", tabulated=True),
 ]
 

@@ -116,19 +116,23 @@ def test_a_step_has_one_branch_in_each_layer() -> None:
         of_rows, with_padding = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
         assert not {"ScatterND", "GatherND", "Where"} & {inner.op_type for inner in of_rows}
         (attention,) = (model.functions[inner.op_identifier()] for inner in of_rows if "Attention" in inner.op_type)
-        # the cache's unused slots may hold anything
-        assert [inner.outputs[0].name for inner in attention if inner.op_type == "If"] == ["context"]
+        # a branch by how much of the cache is used
+        (by_use,) = (inner for inner in attention if inner.op_type == "If")
+        of_step, of_others = (by_use.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+        assert [inner.op_type for inner in of_others] == ["GroupQueryAttention"]
+        # unused slots may hold anything
+        assert [inner.outputs[0].name for inner in of_step if inner.op_type == "If"] == ["context_of_slots"]
         # rows are put back by one node
         put_back = [inner.outputs[0] for inner in with_padding if inner.op_type == "ScatterND"]
         assert put_back
         assert "Reshape" not in {user.op_type for value in put_back for user, _ in value.uses()}
 
 
-def _steps_feeds(batch: int, masks: np.ndarray) -> dict[str, np.ndarray]:
-    """One new token in each row, the last one of ``masks`` [B, S], with a cache that is mostly used."""
+def _steps_feeds(batch: int, masks: np.ndarray, unused: int = 1) -> dict[str, np.ndarray]:
+    """One new token in each row, the last one of ``masks`` [B, S], with a cache of S + ``unused`` slots."""
     source, draw = _traced("decoder-rope", "static")[0], np.random.default_rng(3)
     total = masks.shape[1]
-    sizes = {BATCH: batch, SEQUENCE: 1, TOTAL: total, CAPACITY: total + 1}
+    sizes = {BATCH: batch, SEQUENCE: 1, TOTAL: total, CAPACITY: total + unused}
     given = {}
     for spec in source.inputs:
         shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
@@ -152,11 +156,13 @@ def _step_masks() -> dict[str, np.ndarray]:
     return masks
 
 
+@pytest.mark.parametrize("unused", [1, 30])
 @pytest.mark.parametrize("case", _step_masks())
-def test_steps_have_the_same_values(case: str) -> None:
+def test_steps_have_the_same_values(case: str, unused: int) -> None:
+    """By products with a cache that is mostly used, and by GroupQueryAttention with another."""
     mask = _step_masks()[case]
     kept, session = (_session(_model("decoder-rope", "static", dropped=dropped)) for dropped in (False, True))
-    given = _steps_feeds(len(mask), mask)
+    given = _steps_feeds(len(mask), mask, unused)
     want, got = kept.run(None, given), session.run(None, given)
     # padding that is computed too: zeros are read where all keys are dropped
     real = mask[:, -1] | (case == "few")

@@ -5,6 +5,7 @@ import onnx_ir as ir
 from posexport.base.targets.target import Target
 from posexport.graph.builder import Builder
 from posexport.graph.lowering.lowering import Inputs, Lowering
+from posexport.graph.lowering.rotation.onnx import with_heads
 from posexport.graph.ops.rotation import RotationSpec
 
 
@@ -15,7 +16,7 @@ class Turned(Lowering[RotationSpec]):
     why_not_preferred = "it passes several times over queries and keys where one operator passes once"
 
     def build(self, g: Builder, spec: RotationSpec, x: Inputs, target: Target) -> ir.Value:
-        cos, sin = x["cos"], x["sin"]
+        cos, sin = with_heads(g, spec, x)
         wide = g.CastLike(x["x"], cos)
         rest: list[ir.Value] = []
         if spec.layout == "half":

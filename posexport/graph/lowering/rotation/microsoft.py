@@ -10,7 +10,7 @@ import onnx_ir as ir
 from posexport.base.targets.target import MICROSOFT, Target
 from posexport.graph.builder import Builder, Operand
 from posexport.graph.lowering.lowering import Inputs, Lowering
-from posexport.graph.lowering.rotation.onnx import attributes
+from posexport.graph.lowering.rotation.onnx import attributes, with_heads
 from posexport.graph.ops.rotation import RotationSpec
 
 
@@ -25,7 +25,7 @@ class MicrosoftRotary(Lowering[RotationSpec]):
         return target.needs_microsoft("com.microsoft RotaryEmbedding")
 
     def build(self, g: Builder, spec: RotationSpec, x: Inputs, target: Target) -> ir.Value:
-        cos, sin = x["cos"], x["sin"]
+        cos, sin = with_heads(g, spec, x)
         wide = g.CastLike(x["x"], cos)
         if spec.shared:
             # one index of the first token serves every row

@@ -17,6 +17,12 @@ def attributes(g: Builder, spec: RotationSpec) -> dict[str, Any]:
     return {"interleaved": int(spec.layout == "interleaved"), **partial, **heads}
 
 
+def with_heads(g: Builder, spec: RotationSpec, x: Inputs) -> tuple[ir.Value, ir.Value]:
+    """Cosines and sines with an axis of heads, [B or 1, 1, T, F]."""
+    cos, sin = (g.Unsqueeze(x[name], [1]) if spec.squeezed else x[name] for name in ("cos", "sin"))
+    return cos, sin
+
+
 class OnnxRotary(Lowering[RotationSpec]):
     """The operator, with a row of cosines and sines for every token of every row of the batch."""
 
@@ -31,7 +37,7 @@ class OnnxRotary(Lowering[RotationSpec]):
 
     def build(self, g: Builder, spec: RotationSpec, x: Inputs, target: Target) -> ir.Value:
         """The operator does not broadcast over the batch."""
-        cos, sin = g.Squeeze(x["cos"], [1]), g.Squeeze(x["sin"], [1])
+        cos, sin = (x[name] if spec.squeezed else g.Squeeze(x[name], [1]) for name in ("cos", "sin"))
         if spec.shared:
             every_row = g.shape(g.size(x["x"], 0), [1], [1])
             cos, sin = g.Expand(cos, every_row), g.Expand(sin, every_row)

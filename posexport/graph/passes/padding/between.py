@@ -13,6 +13,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.ops.operator import DOMAIN
+from posexport.graph.ops.spec import NodeSpec
 from posexport.graph.passes.padding.mask import Axes
 from posexport.graph.passes.padding.real_tokens import RealTokens
 from posexport.graph.queries import constant, producer, sizes, width
@@ -182,8 +183,8 @@ def _alone(node: ir.Node, padding: Collection[ir.Value]) -> AttentionSpec | None
     return replace(spec, bias="none", mask="none" if only_padding else spec.mask)
 
 
-def copy(g: Builder, node: ir.Node, copies: dict[ir.Value, ir.Value], spec: AttentionSpec | None = None) -> None:
-    """Write a copy of ``node`` with inputs replaced by ``copies``, which gets its outputs; attention as ``spec``."""
+def copy(g: Builder, node: ir.Node, copies: dict[ir.Value, ir.Value], spec: NodeSpec | None = None) -> None:
+    """Write a copy of ``node`` with inputs replaced by ``copies``, which gets its outputs; as ``spec`` where given."""
     if spec is None:
         made = ir.Node(
             node.domain,
@@ -194,7 +195,7 @@ def copy(g: Builder, node: ir.Node, copies: dict[ir.Value, ir.Value], spec: Atte
             version=node.version,
         )
     else:
-        original = AttentionSpec.of(node)
+        original = type(spec).of(node)
         assert original is not None
         inputs = original.named_inputs(node)
         made = spec.node({name: value and copies.get(value, value) for name, value in inputs.items()}, like=node)

@@ -15,6 +15,7 @@ from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.graph import edits
 from posexport.graph.builder import Builder
 from posexport.graph.ops.attention import AttentionSpec
+from posexport.graph.ops.rotation import RotationSpec
 from posexport.graph.passes.padding.between import copy
 from posexport.graph.queries import sizes
 
@@ -60,22 +61,27 @@ class _Between:
         return cls(nodes, attention[0], selections) if graph_outputs <= {*attention[0].outputs[1:]} else None
 
     @property
-    def step(self) -> ir.Value:
-        """Whether attention is of a single token to a cache that is mostly used, bool []."""
-        spec = AttentionSpec.of(self.attention)
-        step = None if spec is None else spec.named_inputs(self.attention)["step"]
-        assert step is not None
-        return step
+    def rotations(self) -> dict[ir.Node, RotationSpec]:
+        """Those whose cosines and sines are of every row."""
+        specs = {node: RotationSpec.of(node) for node in self.nodes}
+        return {node: spec for node, spec in specs.items() if spec is not None and not spec.shared}
 
-    def of_rows(self, g: Builder) -> tuple[ir.Value, ...]:
-        """Rows of contexts [B, C], keys and values, of one real token in each row."""
+    def of_rows(self, g: Builder, angles: Mapping[ir.Value, ir.Value]) -> tuple[ir.Value, ...]:
+        """Rows of contexts [B, C], keys and values, of one real token in each row.
+
+        ``angles``: cosines and sines without the axis of heads, which no layer then takes from them.
+        """
         scatter, *between, gather = self.nodes
         rows = scatter.inputs[2]
         assert rows is not None
-        copies = {scatter.outputs[0]: g.Unsqueeze(rows, [1])}
+        copies, rotations = {scatter.outputs[0]: g.Unsqueeze(rows, [1])}, self.rotations
         for node in between:
             if node in self.selections and node.inputs[1] is not None:
                 copies[node.outputs[0]] = copies[node.inputs[1]]
+            elif node in rotations:
+                of_rotation = {**copies, **angles}
+                copy(g, node, of_rotation, replace(rotations[node], squeezed=True))
+                copies[node.outputs[0]] = of_rotation[node.outputs[0]]
             else:
                 spec = AttentionSpec.of(node) if node is self.attention else None
                 copy(g, node, copies, None if spec is None else replace(spec, single=True))
@@ -98,22 +104,26 @@ def branch(graph: ir.Graph, g: Builder, computed: ir.Value, repadded: Collection
     Padding that is computed too may have no keys: the selections of contexts ask for that.
     """
     unpadded: dict[tuple[ir.Value | None, ...], ir.Value] = {}
+    angles: dict[ir.Value, ir.Value] = {}
     for value in repadded:
         scatter = value.producer()
         between = None if scatter is None else _Between.after(scatter)
         if between is None:
             continue
-        conditions = dict.fromkeys(node.inputs[0] for node in between.selections)
-        key = between.step, *conditions
+        key = tuple(dict.fromkeys(node.inputs[0] for node in between.selections))
         if key not in unpadded:
-            unpadded[key] = between.step
-            for condition in (computed, *conditions):
+            unpadded[key] = g.Squeeze(g.Equal(g.Shape(computed, start=1, end=2), [1]), [0])
+            for condition in (computed, *key):
                 every = g.ReduceMin(g.Cast(condition, to=ir.DataType.INT32), keepdims=0)
                 unpadded[key] = g.And(unpadded[key], g.Cast(every, to=ir.DataType.BOOL), name="step_without_padding")
+        for given in (value for node in between.rotations for value in node.inputs[1:]):
+            assert given is not None
+            if given not in angles:
+                angles[given] = g.Squeeze(given, [1])
         rows = between.nodes[-1].outputs[0]
         results = g.if_(
             unpadded[key],
-            partial(between.of_rows, g),
+            partial(between.of_rows, g, angles),
             partial(between.as_before, g),
             branches=("of_rows", "with_padding"),
             name=[f"{rows.name}", "present_k", "present_v"],
