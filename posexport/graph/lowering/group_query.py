@@ -5,8 +5,8 @@ every position, the second is wrong for prompts that are padded on the left. Wha
 scores is its ``attention_bias``. Of several rows it accepts several tokens only as a first prompt; a later chunk of a
 prompt is computed by the formula, in another branch of the same graph.
 
-On the CPU, `posexport.graph.lowering.static` computes a decode step against a cache that is mostly used. On a device
-the operator is fused where it gets no bias: whether causal order drops all that the mask does is decided once a call.
+On a device the operator is fused where it gets no bias: whether causal order drops all that the mask does is decided
+once a call.
 """
 
 from dataclasses import replace
@@ -17,7 +17,6 @@ from posexport.graph.builder import Builder
 from posexport.graph.lowering.attention import Attention, operator_refusal
 from posexport.graph.lowering.filled_slots import Appended, appending_refusal, over_filled, with_types, written
 from posexport.graph.lowering.lowering import Inputs, Lowering, pack_heads
-from posexport.graph.lowering.static import step
 from posexport.graph.ops.attention import AttentionSpec
 
 #: the operator accepts heads of a multiple of this
@@ -52,15 +51,6 @@ class GroupQuery(Lowering[AttentionSpec]):
         def by_operator(*, biased: bool = True) -> Appended:
             return with_types(_by_operator(acausal, biased=biased), target, [axes, 4, 4])
 
-        def of_others() -> Appended:
-            return g.if_(
-                x["takes"],
-                by_operator,
-                lambda: _by_formula(attention),
-                branches=("by_operator", "by_formula"),
-                name=["context_of_others", "k_of_others", "v_of_others"],
-            )
-
         def by_mask() -> Appended:
             return with_types(over_filled(attention, target), target, [axes, 4, 4])
 
@@ -72,14 +62,13 @@ class GroupQuery(Lowering[AttentionSpec]):
                 x["order_suffices"], partial(by_operator, biased=False), by_mask, branches=branches, name=spec.outputs
             )
 
-        def of_step() -> Appended:
-            return with_types(step(acausal, acausal.bias), target, [axes])
-
+        if spec.single:
+            return by_operator()
         return g.if_(
-            x["step"],
-            of_step,
-            by_operator if spec.single else of_others,
-            branches=("of_step", "of_others"),
+            x["takes"],
+            by_operator,
+            lambda: _by_formula(attention),
+            branches=("by_operator", "by_formula"),
             name=spec.outputs,
         )
 

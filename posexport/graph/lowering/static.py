@@ -6,22 +6,15 @@ the scores of unused slots get minus infinity. Any NaN or infinity among them ma
 infinity, and zero times infinity, are NaN. So a context without NaN is right; one with NaN is computed again from the
 used slots alone.
 
-GroupQueryAttention spends several times as long on these products as reading keys and values takes. Here every head has
-a separate product of a single row, for which ONNX Runtime has a kernel; with the scale as the product's factor it
-would take longer. Where `_STACKED` or more heads share keys, their rows are one matrix: with 8 heads of 128 channels a
-step with 2048 tokens in the cache takes 0.9 of the time (onnxruntime 1.31, AVX-512); the products of 2 would take 1.4.
-What unused slots hold never matters (`posexport.graph.lowering.static`).
-
 Where at least half of the capacity is used, a call of few tokens attends to the whole capacity; all other calls copy
 the used slots, so that a step costs the used slots, not the capacity.
 """
 
-import math
 from collections.abc import Callable
 
 import onnx_ir as ir
 
-from posexport.base.targets.target import MICROSOFT, Target
+from posexport.base.targets.target import Target
 from posexport.graph.builder import Builder
 from posexport.graph.lowering.attention import Attention
 from posexport.graph.lowering.lowering import Inputs, Lowering
@@ -29,9 +22,6 @@ from posexport.graph.ops.attention import AttentionSpec
 
 #: from probabilities and values to their product
 Product = Callable[[ir.Value, ir.Value], ir.Value]
-
-#: heads that share keys and are multiplied by them as one matrix
-_STACKED = 4
 
 
 def used_scores(g: Builder, scores: ir.Value, used: ir.Value) -> ir.Value:
@@ -62,46 +52,6 @@ def without_nan(
         branches=("without_unused_slots", "of_all_slots"),
         name="context_of_slots",
     )
-
-
-def step(attention: Attention, bias: Callable[[], ir.Value | None]) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """The context and the buffers of keys and values, of attention that appends a single token to its cache.
-
-    ``bias`` writes the bias of the scores, [B or 1, H or 1, 1, S]; None where that is the mask alone.
-    """
-    g, spec, x = attention.g, attention.spec, attention.x
-    heads, kv_heads = (g.Reshape(g.attribute(name, int), [1]) for name in ("heads", "kv_heads"))
-    of_kv_heads = g.shape([0], kv_heads, [1], [-1])
-    shared = g.Div(heads, kv_heads)
-    products = g.Where(g.Less(shared, [_STACKED]), shared, [1])
-    #: [B, KV heads, products, rows of each, D]
-    of_each = g.shape([0], kv_heads, products, g.Div(shared, products), [-1])
-    k, v = (
-        g.TensorScatter(x[f"past_{name}"], g.Reshape(x[name], of_kv_heads), x["write_at"], axis=2)
-        for name in ("k", "v")
-    )
-    q_each = g.Reshape(attention.scaled(x["q"]), of_each)
-    scores = g.op("FusedMatMul", q_each, g.Unsqueeze(k, [2]), domain=MICROSOFT, transB=1)
-    values, used = g.Unsqueeze(v, [2]), x["used"]
-
-    def probs(scores: ir.Value, added: ir.Value) -> ir.Value:
-        if spec.scores is None:
-            return g.Softmax(g.Add(scores, added), axis=-1)
-        of_heads = g.Reshape(scores, g.shape([0], heads, [1], [-1]))
-        return g.Reshape(g.Softmax(g.Add(of_heads, added), axis=-1), of_each)
-
-    def finished(context: ir.Value) -> ir.Value:
-        return g.Reshape(context, g.shape([0], [1], [-1]) if spec.packed else g.shape([0], heads, [1], [-1]))
-
-    def of_used() -> ir.Value:
-        of_slots = probs(used_scores(g, scores, used), used_scores(g, added, used))
-        return finished(g.MatMul(of_slots, g.slice(values, [0], used, -2)))
-
-    added = x["step_mask"]
-    if spec.scores is not None:
-        added = g.Pad(bias(), x["pads"], g.CastLike(-math.inf, attention.like))
-    context = g.MatMul(probs(scores, added), values)
-    return without_nan(g, context, of_used, lambda: finished(context)), k, v
 
 
 #: more new tokens than these have more scores to copy than there are keys and values

@@ -13,8 +13,6 @@ Attention does not depend on the order of its keys. With unmasked keys first, on
 (``nonpad_kv_seqlen``), and fused attention on a device needs no bias, whichever keys are masked.
 """
 
-import math
-
 from onnxscript import BOOL, FLOAT, INT32, INT64, script
 from onnxscript import opset18 as op
 
@@ -24,8 +22,6 @@ from posexport.graph.ops.tracing import traced_as
 
 #: of an axis, for ONNX's Slice
 _TO_THE_END = 2**63 - 1
-#: added to scores of unused slots
-_MINUS_INFINITY = -math.inf
 
 
 def _scatter(past_BGMD: Tensor, new_BGTD: Tensor, slots_T: Tensor) -> Tensor:
@@ -115,30 +111,21 @@ def after_held(held_BGPD: Tensor, computed_BGSD: Tensor) -> Tensor:
 
 
 #: the outputs, in order
-OF_CALL = ("takes", "last_keys", "key_total", "step", "write_at", "used", "pads", "step_mask")
+OF_CALL = ("takes", "last_keys", "key_total", "write_at")
 
 
 @helper
 @script(OPSET, default_opset=op)
-def CachedCalls(
-    mask: FLOAT[...], qpos: INT64[...], kpos: INT64[...], past_k: FLOAT[...]
-) -> tuple[BOOL, INT32[...], INT32, BOOL, INT64[...], INT64[...], INT64[...], FLOAT[...]]:
+def CachedCalls(mask: FLOAT[...], qpos: INT64[...], kpos: INT64[...]) -> tuple[BOOL, INT32[...], INT32, INT64[...]]:
     rows = op.Shape(mask, start=0, end=1)
     new = op.Shape(qpos)
     keys = op.Shape(kpos)
-    one = op.Equal(new, [1])
-    takes = op.Squeeze(op.Or(op.Or(op.Equal(rows, [1]), one), op.Equal(new, keys)), [0])
+    takes = op.Squeeze(op.Or(op.Or(op.Equal(rows, [1]), op.Equal(new, [1])), op.Equal(new, keys)), [0])
     last_keys = op.Cast(op.Expand(keys - 1, rows), to=6)
     # of Shape: for the value of Size ONNX Runtime waits for the device, which CUDA refuses while it captures a step
     key_total = op.Cast(op.Squeeze(keys, [0]), to=6)
-    unused = op.Shape(past_k, start=2, end=3) - keys
-    # the whole capacity costs as much as the used slots do in the operator where these are two thirds
-    step = op.Squeeze(op.And(one, op.LessOrEqual(unused * 2, keys)), [0])
     write_at = op.Expand(op.Slice(qpos, [0], [1]), rows)
-    # of what is added to scores [B, H, 1, S], to the capacity
-    pads = op.Concat([0, 0, 0, 0, 0, 0, 0], unused, axis=0)
-    step_mask = op.Unsqueeze(op.Pad(mask, pads, op.CastLike(_MINUS_INFINITY, mask)), [1])
-    return takes, last_keys, key_total, step, write_at, keys, pads, step_mask
+    return takes, last_keys, key_total, write_at
 
 
 @helper

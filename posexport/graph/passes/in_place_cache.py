@@ -17,7 +17,7 @@ from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.ops.cache import OF_CALL
 from posexport.graph.ops.operator import DOMAIN
 from posexport.graph.passes.graph_pass import Context, GraphPass, PassResult
-from posexport.graph.queries import axis, producer, sizes
+from posexport.graph.queries import axis, producer
 
 #: of keys and values [B, H, T, D], counted from the end
 _TOKENS = -2
@@ -106,7 +106,7 @@ def _append(
     assert graph is not None
     past, new = ([write.inputs[place] for write in writes] for place in (0, 1))
     inputs = spec.named_inputs(node) | dict(zip(("k", "v", "past_k", "past_v"), (*new, *past), strict=True))
-    inputs |= dict(zip(OF_CALL, _call(node, spec, past[0], calls), strict=True))
+    inputs |= dict(zip(OF_CALL, _call(node, spec, calls), strict=True))
     if appended.order_known:
         (inputs["order_suffices"],) = _order_suffices(inputs, node, calls)
     attention = appended.node(inputs, like=node)
@@ -122,18 +122,14 @@ def _append(
 
 
 def _call(
-    node: ir.Node, spec: AttentionSpec, past: ir.Value | None, calls: dict[tuple[object, ...], tuple[ir.Value, ...]]
+    node: ir.Node, spec: AttentionSpec, calls: dict[tuple[object, ...], tuple[ir.Value, ...]]
 ) -> tuple[ir.Value, ...]:
-    """The `CachedCalls` of the node, shared by layers with caches of the same capacity."""
+    """The `CachedCalls` of the node, which layers share."""
     named = spec.named_inputs(node)
-    inputs = [named["mask"], named["qpos"], named["kpos"]]
-    shape = sizes(past)
-    key = (*inputs, shape[2] if shape else past)
-    if key not in calls:
-        calls[key] = Builder.at(node, name=node.name or "").several(
-            "CachedCalls", OF_CALL, *inputs, past, domain=DOMAIN
-        )
-    return calls[key]
+    inputs = (named["mask"], named["qpos"], named["kpos"])
+    if inputs not in calls:
+        calls[inputs] = Builder.at(node, name=node.name or "").several("CachedCalls", OF_CALL, *inputs, domain=DOMAIN)
+    return calls[inputs]
 
 
 def _order_suffices(

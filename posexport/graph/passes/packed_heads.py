@@ -14,7 +14,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.ops.attention import AttentionSpec
 from posexport.graph.ops.rotation import RotationSpec
 from posexport.graph.passes.graph_pass import Context, GraphPass, PassResult
-from posexport.graph.queries import only, producer, sizes, width
+from posexport.graph.queries import axis, only, producer, sizes, width
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class _SplitHeads:
 
     projected: ir.Value
     reshape: ir.Node
+    #: what normalises every head, before or after the transposition
+    norm: ir.Node | None
     #: what then rotates them, or adds [H, 1, D] to them
     rotation: ir.Node | None
     bias: ir.Node | None
@@ -45,8 +47,10 @@ class _SplitHeads:
     @property
     def nodes(self) -> list[ir.Node]:
         """The nodes to remove, the last one first."""
-        transpositions = [user for user, _ in self.reshape.outputs[0].uses()]
-        return [node for node in (self.rotation, self.bias, *transpositions, self.reshape) if node is not None]
+        split = [value for node in (self.norm, self.reshape) if node is not None for value in node.outputs[:1]]
+        transpositions = [user for value in split for user, _ in value.uses() if user.op_type == "Transpose"]
+        ends = self.rotation, self.bias, self.norm, *transpositions, self.norm, self.reshape
+        return [node for node in ends if node is not None]
 
 
 _Leads = dict[tuple[ir.Value, int], ir.Value]
@@ -64,6 +68,8 @@ class PackedHeads(GraphPass):
     2. The same from [B * T, H * D], as `FlatTokens` leaves it: a Reshape to [B, T, H * D] stays.
     3. After the Transpose a rotation, which then takes packed heads too.
     4. After the Transpose an Add of [H, 1, D], which then comes before it.
+    5. Before or after the Transpose a normalisation of every head, before what 3 and 4 say: it reads [B, T, H, D], and
+       a Reshape packs what it gives.
 
     Left: heads from elsewhere (keys in a KV cache), and a context that is not packed again.
     """
@@ -108,12 +114,28 @@ def _split_heads(value: ir.Value | None) -> _SplitHeads | None:
         value = bias.inputs[0]
         if not _adds_to_heads(bias):
             return None
-    transposed = _exchanges_tokens_and_heads(producer(value, "Transpose"))
-    reshape = producer(transposed.inputs[0], "Reshape") if transposed is not None else None
+    norm = _norm_of_heads(value)  # case 5
+    transposed = _exchanges_tokens_and_heads(producer(value if norm is None else norm.inputs[0], "Transpose"))
+    split = transposed.inputs[0] if transposed is not None else None
+    if norm is None:
+        norm = _norm_of_heads(split)
+        split = split if norm is None else norm.inputs[0]
+    reshape = producer(split, "Reshape")
     projected = reshape.inputs[0] if reshape is not None else None
     if reshape is None or projected is None or not _splits_channels(projected, reshape.outputs[0]):
         return None
-    return _SplitHeads(projected, reshape, rotation, bias)
+    return _SplitHeads(projected, reshape, norm, rotation, bias)
+
+
+def _norm_of_heads(value: ir.Value | None) -> ir.Node | None:
+    """The normalisation of [.., D] with one scale for all heads, of which ``value`` is the only output that is read."""
+    node = value.producer() if value is not None else None
+    if node is None or node.domain or node.op_type not in ("LayerNormalization", "RMSNormalization"):
+        return None
+    weights = [weight for weight in node.inputs[1:] if weight is not None]
+    of_each = axis(node, -1) == -1 and all(len(weight.shape or ()) == 1 for weight in weights)
+    read_too = [output for output in node.outputs[1:] if output.uses() or output.is_graph_output()]
+    return node if of_each and not read_too and value is not None and only(value) is not None else None
 
 
 def _splits_channels(packed: ir.Value, split: ir.Value) -> bool:
@@ -202,7 +224,7 @@ def _packed_input(attention: ir.Node, heads: _SplitHeads, leads: _Leads) -> ir.V
     """``heads`` as they came from their projection, [B, T, H*D], with what was added to them or rotated."""
     if heads.rotation is not None:
         return _rotated(attention, heads.rotation, heads, _packed_projection(heads, leads))
-    split = (heads.bias or heads.reshape).outputs[0]
+    split = (heads.bias or heads.norm or heads.reshape).outputs[0]
     place = split, heads.channels
     if place not in leads:  # keys may be the values too, and the same in several layers
         value = _packed_projection(heads, leads)
@@ -211,9 +233,22 @@ def _packed_input(attention: ir.Node, heads: _SplitHeads, leads: _Leads) -> ir.V
 
 
 def _packed_projection(heads: _SplitHeads, leads: _Leads) -> ir.Value:
-    """[B, T, H*D], also where the projection is [B*T, H*D]."""
+    """[B, T, H*D], also where the projection is [B*T, H*D]; normalised where each head is."""
+    if heads.norm is not None:
+        return _normalised(heads, heads.norm)
     flat = heads.projected.shape is not None and len(heads.projected.shape) == 2  # case 2
     return _with_tokens(heads, leads) if flat else heads.projected
+
+
+def _normalised(heads: _SplitHeads, norm: ir.Node) -> ir.Value:
+    """[B, T, H*D], normalised as [B, T, H, D]."""
+    g, split = Builder.at(norm, after=True), heads.reshape.outputs[0]
+    normalised = norm.outputs[0]
+    if norm.inputs[0] is not split:  # after the transposition
+        inputs = [split, *norm.inputs[1:]]
+        (normalised,) = g.add(ir.Node("", norm.op_type, inputs, list(norm.attributes.values()), version=norm.version))
+        normalised.type, normalised.shape = norm.outputs[0].type, split.shape
+    return g.Reshape(normalised, [0, 0, heads.channels], shape=[*heads.shape[:2], heads.channels])
 
 
 def _rotated(attention: ir.Node, old: ir.Node, heads: _SplitHeads, value: ir.Value) -> ir.Value:

@@ -61,7 +61,7 @@ def test_no_axis_is_turned_around_attention(
     assert sum(many for kind, many in found.items() if kind.startswith(attention) and kind.endswith("Attention")) == (
         2 if cache else 4
     )
-    assert sum(many for kind, many in found.items() if kind.startswith("Packed") and "Rotation" in kind) == rotations
+    assert sum(many for kind, many in found.items() if "Packed" in kind and "Rotation" in kind) == rotations
     # those of a cached model are of its mask
     assert found["Transpose"] <= (2 if cache else 0)
 
@@ -136,6 +136,36 @@ def test_layers_of_other_widths_share_the_shape_that_splits_them(tmp_path: Path)
     assert count(onnx.load(tmp_path / "m.onnx"))["PackedAttention"] == 2
     (values,) = InferenceSession(tmp_path / "m.onnx").run(None, {"input_ids": ids.numpy()})
     agree(torch.tensor(values), module(ids), "model in float32", torch.float32)
+
+
+class NormalisedHeads(nn.Module):
+    """5 heads of 12: queries are normalised before their transposition, keys after it, or both over all tokens."""
+
+    def __init__(self, axes: int) -> None:
+        super().__init__()
+        self.project = nn.ModuleList(nn.Linear(60, 60) for _ in range(3))
+        self.norms = nn.ModuleList(nn.RMSNorm(12) if axes == 1 else nn.RMSNorm([5, 12]) for _ in range(2))
+        for number, norm in enumerate(self.norms):
+            nn.init.uniform_(norm.weight, 0.5 + number, 2 + number)
+        self.last = axes == 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (project(x).view(*x.shape[:2], 5, 12) for project in self.project)
+        q, v = self.norms[0](q).transpose(1, 2), v.transpose(1, 2)
+        k = self.norms[1](k.transpose(1, 2)) if self.last else self.norms[1](k).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize(("axes", "attention"), [(1, "PackedAttention"), (2, "Attention")])
+def test_normalised_heads_are_packed_where_each_is_normalised_alone(axes: int, attention: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = NormalisedHeads(axes), torch.randn(3, 11, 60)
+    build(module_source(module, {"x": x[:2]}), tmp_path / "m.onnx", recipe(opset=23, target="cpu"))
+    found = count(onnx.load(tmp_path / "m.onnx"))
+    assert found[attention] == 1
+    assert axes == 2 or not found["Transpose"]
+    (values,) = InferenceSession(tmp_path / "m.onnx").run(None, {"x": x.numpy()})
+    agree(torch.tensor(values), module(x), "model in float32", torch.float32)
 
 
 @pytest.mark.parametrize("spec", [AttentionSpec("DistanceScores", mask="keys"), AttentionSpec(cache="append")])

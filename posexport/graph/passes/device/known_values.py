@@ -149,7 +149,7 @@ class KnownValues:
     def is_aligned(self, node: ir.Node) -> bool:
         """Whether a call's last inputs, or those that a function calls so, are all slots of a call."""
         # positions are the last inputs of operators and of attention
-        slots = node.inputs[-2:] if node.op_type != "CachedCalls" else node.inputs[1:3]
+        slots = node.inputs[-2:]
         if len(slots) < 2 or None in slots:
             return False
         queries, keys = slots
