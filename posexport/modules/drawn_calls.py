@@ -1,12 +1,14 @@
 """Calls of a user's module with inputs drawn at sizes: failures as an error, or as a reason."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
 
 from posexport.base.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
 from posexport.errors import PosexportError
+from posexport.modules.axes.shapes_alone import ShapesAlone
 from posexport.modules.call import CallError, call
 from posexport.modules.copied import copied
 from posexport.modules.user_module import at
@@ -80,6 +82,40 @@ class DrawnCalls:
         except BaseException as err:
             raise NoRoomError from err
         return self.grown(sizes) or self._cut(sizes, outputs)
+
+    def accepts(self, sizes: Sizes, from_last: int = 0) -> bool:
+        """Whether a new copy accepts ``sizes``, as far as shapes and integers show (`ShapesAlone`), in little memory.
+
+        False also where that does not show, or where the module is too large to be copied.
+        """
+        if not self.small:
+            return False
+        with self._of_shapes():
+            try:
+                return not self.failure(sizes, from_last)
+            except Exception:  # noqa: BLE001 (a table without values, which cannot be compared)
+                return False
+
+    def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        """The shapes of the outputs at ``sizes``, in little memory where that is possible.
+
+        Raises:
+            PosexportError: what the module did there.
+        """
+        if self.small:
+            with self._of_shapes(), suppress(PosexportError):
+                return {name: tuple(tensor.shape) for name, tensor in self.run(sizes).items()}
+        return {name: tuple(tensor.shape) for name, tensor in self.run(sizes).items()}
+
+    @contextmanager
+    def _of_shapes(self) -> Iterator[None]:
+        """Calls inside the block are of a new copy, and compute no large tensors."""
+        before, self.module = self.module, self.fresh()
+        try:
+            with ShapesAlone():
+                yield
+        finally:
+            self.module = before
 
     def follow(self, axis: str, first: Sizes, second: Sizes) -> None:
         """Note the axes of outputs that have the size of ``axis`` at both sizes: `failure` reports where one ends."""
