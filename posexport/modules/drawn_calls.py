@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from posexport.base.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
 from posexport.errors import PosexportError
+from posexport.modules.axes.memory import Made
 from posexport.modules.axes.shapes_alone import ShapesAlone
 from posexport.modules.call import CallError, call
 from posexport.modules.copied import copied
@@ -106,6 +107,18 @@ class DrawnCalls:
             with self._of_shapes(), suppress(PosexportError):
                 return {name: tuple(tensor.shape) for name, tensor in self.run(sizes).items()}
         return {name: tuple(tensor.shape) for name, tensor in self.run(sizes).items()}
+
+    def largest_tensor(self, sizes: Mapping[str, int]) -> int | None:
+        """Elements of the largest tensor of a call at ``sizes``; None where shapes alone do not tell."""
+        if not self.small:
+            return None
+        with self._of_shapes():
+            try:
+                with Made() as made:
+                    self.run(dict(sizes))
+            except Exception:  # noqa: BLE001 (a value of a tensor that has none)
+                return None
+        return made.elements
 
     @contextmanager
     def _of_shapes(self) -> Iterator[None]:

@@ -154,7 +154,10 @@ class _Choice:
         self._subject = self._opened(self._source, graph, watched)
         self._reference = self._definition()
         self._budget = Budget(
-            outputs=widened_source.outputs, heads=heads_of(widened_source), limit=options.memory_limit
+            outputs=widened_source.outputs,
+            heads=heads_of(widened_source),
+            limit=options.memory_limit,
+            largest_tensor=widened_source.largest_tensor,
         )
         if widened_source.kind == "python":
             self._budget = replace(self._budget, easily=FURTHER_OF_MODULES)

@@ -1,7 +1,7 @@
 """Searches the largest size of each axis that a user's module accepts: doubled, then bisected.
 
 Axes of tokens are searched up to `LONGEST`, samples by the tokens that they make, other axes up to a few times the
-example. A call that is expected to need more than `_MEMORY` or `CALL` seconds is made of shapes alone first (`accepts`);
+example. A call that is expected to need more than `_MEMORY` or `CALL` seconds is made of shapes alone (`accepts`);
 where these do not show that a size is accepted, the call is made if it needs at most half of the free memory.
 """
 

@@ -1,8 +1,8 @@
 """Convolutions in float64 in little memory.
 
-PyTorch's convolutions in float64 copy what each output reads side by side, for all rows of a batch at once: 27 times the
-input of a kernel of 3 by 3 by 3. A row's outputs depend on that row alone, and an output of the first axis on some
-places of the input there, so both are computed in parts.
+PyTorch copies what each output of a convolution in float64 reads, side by side, for all rows of a batch at once: 27
+times the input for a kernel of 3 by 3 by 3. A row's outputs depend on that row alone, and an output on few places of
+the first axis, so that parts are computed one after the other. Seen in 2.13.
 """
 
 import math
