@@ -1,5 +1,6 @@
 """Calls of a user's module with inputs drawn at sizes: failures as an error, or as a reason."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -19,6 +20,8 @@ from posexport.sources.example import example
 Sizes = dict[str, int]
 #: axes of tokens, for which the longest input is searched
 TOKEN_AXES = (SEQUENCE, ENCODER_SEQUENCE)
+#: elements of an input that is drawn for the shapes of a call alone
+_MOST_DRAWN = 1 << 23
 #: by which the same number may differ where more are computed with it
 _ROUNDING = 1e-6
 
@@ -110,7 +113,8 @@ class DrawnCalls:
 
     def largest_tensor(self, sizes: Mapping[str, int]) -> int | None:
         """Elements of the largest tensor of a call at ``sizes``; None where shapes alone do not tell."""
-        if not self.small:
+        inputs = ([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes] for spec in self.inputs)
+        if not self.small or max(map(math.prod, inputs), default=0) > _MOST_DRAWN:
             return None
         with self._of_shapes():
             try:
