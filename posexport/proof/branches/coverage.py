@@ -131,8 +131,9 @@ class _Search:
         return "no length, batch or padding that was tried reaches it"
 
     def _fits(self, point: GridPoint, most: int | None = None) -> bool:
-        limit = min(self._limit, most or self._limit)
-        need = self._budget.needed(point, limit)
+        need, limit = self._budget.at_most(point), min(self._limit, most or self._limit)
+        if limit < need <= self._limit:
+            need = self._budget.needed(point, limit)
         if need > limit:
             self._needs = min(self._needs or (need, limit), (need, limit))
         return need <= limit

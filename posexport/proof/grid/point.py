@@ -110,9 +110,13 @@ class Budget:
         """The bytes that a point may take."""
         return int(available() * SHARE) if self.limit is None else self.limit
 
+    def at_most(self, point: GridPoint) -> int:
+        """The bytes that a point needs at most, by its length."""
+        return needed_bytes(point, self.outputs, self.heads)
+
     def needed(self, point: GridPoint, room: int) -> int:
         """About the bytes that a point needs; where that seems more than ``room``, by what a call there makes."""
-        need = needed_bytes(point, self.outputs, self.heads)
+        need = self.at_most(point)
         if need <= room or self.largest_tensor is None or point.calls or point.cached or point.image is not None:
             return need
         sizes = {BATCH: point.batch, SEQUENCE: point.length, ENCODER_SEQUENCE: point.encoder_length or 1}
@@ -125,7 +129,7 @@ class Budget:
 
     def fits_easily(self, point: GridPoint) -> bool:
         """Whether a point beyond the default lengths takes little of the memory."""
-        return needed_bytes(point, self.outputs, self.heads) <= min(self.easily, self.room())
+        return self.at_most(point) <= min(self.easily, self.room())
 
     def further(self, lengths: Sequence[int]) -> list[int]:
         """Of ``lengths`` beyond the default ones 1024 and the longest, as far as they fit easily."""
