@@ -122,7 +122,7 @@ class DrawnCalls:
                     self.run(dict(sizes))
             except Exception:  # noqa: BLE001 (a value of a tensor that has none)
                 return None
-        return made.elements
+        return int(made.elements)
 
     @contextmanager
     def _of_shapes(self) -> Iterator[None]:

@@ -38,6 +38,7 @@ from posexport.proof.sample.check import FinishSample, Shipped
 from posexport.proof.sample.writer import SampleWriter
 from posexport.proof.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.proof.subjects.runner import Make, Runner
+from posexport.sources import memory_mapped
 from posexport.sources.source import Source
 
 if TYPE_CHECKING:
@@ -311,6 +312,7 @@ class _Choice:
                 progress=options.progress,
             )
             points += coverage.added
+            memory_mapped.trim()  # what its session took
             yield Branches(coverage)
         yield Location(source, self._graph, options.threads)
         # float32 operators have no narrower types to read: values decide there

@@ -83,6 +83,8 @@ def search(
                 continue
             if refused is None and not costs.fits(size):  # tables end at powers of two more often than elsewhere
                 size, last = low + 1, True
+                if accepts(size):
+                    break
         with costs.of(size):
             reason = failure(size)
         if reason:
@@ -108,13 +110,15 @@ class _Costs:
         return self
 
     def __enter__(self) -> None:
-        self._before = time.monotonic(), _peak()
-        self._made = Made().__enter__()
+        # of this thread: other processes change how long a call takes
+        self._before = time.thread_time(), _peak()
+        self._made = Made()
+        self._made.__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *raised: Any) -> None:
         self._made.__exit__(*raised)
         before, self.size = (self.size, self.bytes), self._measured
-        self.seconds = time.monotonic() - self._before[0]
+        self.seconds = time.thread_time() - self._before[0]
         # the process may have needed more before
         self.bytes = max(_peak() - self._before[1], 4 * _TOGETHER * self._made.elements)
         if self.size > before[0]:
@@ -176,12 +180,11 @@ def _without_padding(calls: DrawnCalls, base: Sizes, axis: str, step: int, large
             return calls.failure({**base, axis: steps * step}, back)
 
         if failure(largest.size):
-            shorter = search(
-                failure,
-                base[axis] // step,
-                largest.size,
-                lambda steps, back=back: calls.accepts({**base, axis: steps * step}, back),
-            )
+
+            def accepts(steps: int, back: int = back) -> bool:
+                return calls.accepts({**base, axis: steps * step}, back)
+
+            shorter = search(failure, base[axis] // step, largest.size, accepts)
             largest = Largest(shorter.size, shorter.reason, shorter.cheap)
     return largest
 

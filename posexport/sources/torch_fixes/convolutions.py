@@ -74,7 +74,7 @@ def _in_parts(
             read = padded.narrow(2, start * stride[0], (count - 1) * stride[0] + spans[0])
             yield _convolution(read, weight, bias, stride, [0, *padding[1:]], dilation, groups)
 
-    return torch.cat([torch.cat(list(parts(row)), 2) for row in x.split(1)])
+    return torch.cat([torch.cat(list(parts(row)), 2) for row in torch.split(x, 1)])
 
 
 def _convolution(
