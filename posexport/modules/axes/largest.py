@@ -69,12 +69,8 @@ def search(
     refused: int | None = None
     costs, began = _Costs(start), time.monotonic()
     while time.monotonic() - began < SEARCH:
-        # the next size: the next power of two, or the middle between accepted and refused
         low, last = largest.size, False
-        if refused is None:
-            size = min(1 << low.bit_length(), longest - 1) if low < longest - 1 else longest
-        else:
-            size = (low + refused) // 2
+        size = _next(low, refused, longest)
         if size in (low, refused) or size > longest:
             break
         if not costs.fits(size, _MEMORY):
@@ -98,6 +94,13 @@ def search(
     return largest
 
 
+def _next(low: int, refused: int | None, longest: int) -> int:
+    """The next power of two, or the middle between ``low``, which is accepted, and ``refused``."""
+    if refused is not None:
+        return (low + refused) // 2
+    return min(1 << low.bit_length(), longest - 1) if low < longest - 1 else longest
+
+
 class _Costs:
     """Seconds and bytes of the last call, which are assumed to grow with the square of the size, or as they did."""
 
@@ -116,7 +119,7 @@ class _Costs:
         self._made.__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *raised: Any) -> None:
-        self._made.__exit__(*raised)
+        self._made.__exit__(*raised)  # type: ignore[no-untyped-call]
         before, self.size = (self.size, self.bytes), self._measured
         self.seconds = time.thread_time() - self._before[0]
         # the process may have needed more before

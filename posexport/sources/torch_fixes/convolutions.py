@@ -2,7 +2,9 @@
 
 PyTorch copies what each output of a convolution in float64 reads, side by side, for all rows of a batch at once: 27
 times the input for a kernel of 3 by 3 by 3. A row's outputs depend on that row alone, and an output on few places of
-the first axis, so that parts are computed one after the other. Seen in 2.13.
+the first axis, so that parts are computed one after the other.
+
+Issue: none known. Seen in 2.13.
 """
 
 import math
@@ -39,7 +41,8 @@ class ConvolutionsInParts(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func in _CALLED and args[0].dim() == args[1].dim():
                 return _in_parts(*args)
             if func is _aten.convolution.default and not args[6]:
-                return _in_parts(*args[:6], args[8])
+                x, weight, bias, stride, padding, dilation, _, _, groups = args
+                return _in_parts(x, weight, bias, stride, padding, dilation, groups)
         return func(*args, **kwargs)
 
 

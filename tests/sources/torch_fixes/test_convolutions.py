@@ -28,7 +28,12 @@ def test_convolutions_are_pytorch_s(part: int, mode: type, monkeypatch: pytest.M
             for rows in (x, x[0]):
                 expected = convolve(rows, weight, bias, stride, padding, dilation, groups)
                 with convolutions.ConvolutionsInParts():
-                    agree(convolve(rows, weight, bias, stride, padding, dilation, groups), expected, "operator", torch.float64)
+                    agree(
+                        convolve(rows, weight, bias, stride, padding, dilation, groups),
+                        expected,
+                        "operator",
+                        torch.float64,
+                    )
 
 
 def test_a_transposed_convolution_and_float32_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
