@@ -1,14 +1,15 @@
 """The line of the user's code that an exception is blamed on."""
 
+import pytest
+
 from posexport.base.system.user_code import line_of_error
 
 
 def test_an_exception_that_the_user_s_code_handled_is_not_blamed() -> None:
     """As of a cache that lacks a key, whose value then fails to be computed."""
-    try:
+    with pytest.raises(ValueError, match="no number") as raised:
         try:
             _ = {}["key"]
         except KeyError:
             _ = int("no number")
-    except ValueError as err:
-        assert "`_ = int(" in line_of_error(err)
+    assert "`_ = int(" in line_of_error(raised.value)
