@@ -256,8 +256,9 @@ def _prove(
 
     Raises MissedError where parity was missed, and ``options`` do not keep a failed bundle.
     """
-    from posexport.sources.memory_mapped import drop
+    from posexport.sources.memory_mapped import drop, trim
 
+    trim()  # what the trial calls and the trace took
     options, directory = job.options, job.directory
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same

@@ -1,12 +1,16 @@
 """Calls of a user's module with inputs drawn at sizes: failures as an error, or as a reason."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
 
 from posexport.base.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
 from posexport.errors import PosexportError
+from posexport.modules.axes.memory import Made
+from posexport.modules.axes.shapes_alone import ShapesAlone
 from posexport.modules.call import CallError, call
 from posexport.modules.copied import copied
 from posexport.modules.user_module import at
@@ -16,6 +20,8 @@ from posexport.sources.example import example
 Sizes = dict[str, int]
 #: axes of tokens, for which the longest input is searched
 TOKEN_AXES = (SEQUENCE, ENCODER_SEQUENCE)
+#: elements of an input that is drawn for the shapes of a call alone
+_MOST_DRAWN = 1 << 23
 #: by which the same number may differ where more are computed with it
 _ROUNDING = 1e-6
 
@@ -80,6 +86,53 @@ class DrawnCalls:
         except BaseException as err:
             raise NoRoomError from err
         return self.grown(sizes) or self._cut(sizes, outputs)
+
+    def accepts(self, sizes: Sizes, from_last: int = 0) -> bool:
+        """Whether a new copy accepts ``sizes``, as far as shapes and integers show (`ShapesAlone`), in little memory.
+
+        False also where that does not show, or where the module is too large to be copied.
+        """
+        if not self.small:
+            return False
+        with self._of_shapes():
+            try:
+                return not self.failure(sizes, from_last)
+            except Exception:  # noqa: BLE001 (a table without values, which cannot be compared)
+                return False
+
+    def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        """The shapes of the outputs at ``sizes``, in little memory where that is possible.
+
+        Raises:
+            PosexportError: what the module did there.
+        """
+        if self.small:
+            with self._of_shapes(), suppress(PosexportError):
+                return {name: tuple(tensor.shape) for name, tensor in self.run(sizes).items()}
+        return {name: tuple(tensor.shape) for name, tensor in self.run(sizes).items()}
+
+    def largest_tensor(self, sizes: Mapping[str, int]) -> int | None:
+        """Elements of the largest tensor of a call at ``sizes``; None where shapes alone do not tell."""
+        inputs = ([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes] for spec in self.inputs)
+        if not self.small or max(map(math.prod, inputs), default=0) > _MOST_DRAWN:
+            return None
+        with self._of_shapes():
+            try:
+                with Made() as made:
+                    self.run(dict(sizes))
+            except Exception:  # noqa: BLE001 (a value of a tensor that has none)
+                return None
+        return int(made.elements)
+
+    @contextmanager
+    def _of_shapes(self) -> Iterator[None]:
+        """Calls inside the block are of a new copy, and compute no large tensors."""
+        before, self.module = self.module, self.fresh()
+        try:
+            with ShapesAlone():
+                yield
+        finally:
+            self.module = before
 
     def follow(self, axis: str, first: Sizes, second: Sizes) -> None:
         """Note the axes of outputs that have the size of ``axis`` at both sizes: `failure` reports where one ends."""

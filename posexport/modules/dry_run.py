@@ -121,7 +121,7 @@ def dry_run(
     traced |= {axis: size for axis, size in calls.beyond.items() if axis != BATCH}
     # the outputs, and whether they can be exported and proven
     first, second = two_sizes(base, limits, ranges, times_larger(calls.run, base) if ranges else 1.0)
-    outputs = output_axes(argument, calls.run, first, second, further_sizes(first, second, limits))
+    outputs = output_axes(argument, calls.run, first, second, further_sizes(first, second, limits), calls.shapes)
     of_batches, on_outputs = _checked_outputs(calls, first, outputs)
     remarks += on_outputs
     # a number, as a loss or a scale of logits

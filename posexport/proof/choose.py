@@ -38,6 +38,7 @@ from posexport.proof.sample.check import FinishSample, Shipped
 from posexport.proof.sample.writer import SampleWriter
 from posexport.proof.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.proof.subjects.runner import Make, Runner
+from posexport.sources import memory_mapped
 from posexport.sources.source import Source
 
 if TYPE_CHECKING:
@@ -154,7 +155,10 @@ class _Choice:
         self._subject = self._opened(self._source, graph, watched)
         self._reference = self._definition()
         self._budget = Budget(
-            outputs=widened_source.outputs, heads=heads_of(widened_source), limit=options.memory_limit
+            outputs=widened_source.outputs,
+            heads=heads_of(widened_source),
+            limit=options.memory_limit,
+            largest_tensor=widened_source.largest_tensor,
         )
         if widened_source.kind == "python":
             self._budget = replace(self._budget, easily=FURTHER_OF_MODULES)
@@ -308,6 +312,7 @@ class _Choice:
                 progress=options.progress,
             )
             points += coverage.added
+            memory_mapped.trim()  # what its session took
             yield Branches(coverage)
         yield Location(source, self._graph, options.threads)
         # float32 operators have no narrower types to read: values decide there

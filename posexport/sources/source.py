@@ -1,7 +1,7 @@
 """What every kind of source loads to: a module with everything that export and proof need to know about it."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +26,8 @@ class Model(ModelSpec, frozen=True, kw_only=True):
         module: in eval mode, float32; called as ``module(**{input name: tensor})``, it returns a tuple in the order
             of ``outputs``.
         further: lengths beyond the usual ones to prove it at, where there is memory for them.
+        largest_tensor: elements of the largest tensor of a call at sizes of all axes; None there: not known; None:
+            estimates of memory are by lengths alone.
         promises: what holds between its outputs for different inputs.
         parts: the graphs it is exported as, in the order they run; empty: it is one graph.
         labels: names of the labels that are in no file of a checkpoint; empty: its files say them, or nobody does.
@@ -36,6 +38,7 @@ class Model(ModelSpec, frozen=True, kw_only=True):
 
     module: nn.Module
     further: list[int] = msgspec.field(default_factory=list)
+    largest_tensor: Callable[[Mapping[str, int]], int | None] | None = None
     promises: Promises = Promises()
     parts: list[Part] = msgspec.field(default_factory=list)
     labels: list[str] = msgspec.field(default_factory=list)

@@ -303,6 +303,29 @@ class Masked(Embedded):
         return self.token(input_ids) * 2 * attention_mask[..., None]
 
 
+class Middle(nn.Module):
+    """Four frequencies on either side of the middle."""
+
+    def forward(self, x):
+        middle = x.shape[1] // 2
+        kept = x[:, middle - 4 : middle + 4]
+        return kept.reshape(-1, int(kept.shape[1]) * D)
+
+
+class NarrowMiddle(nn.Module):
+    def forward(self, x):
+        kept = x.narrow(1, x.shape[1] // 2 - 4, 8)
+        return kept.reshape(-1, int(kept.shape[1]) * D)
+
+
+def slice_between_sizes():
+    return Middle(), {"x": torch.randn(2, 16, D)}
+
+
+def slice_between_sizes_mended():
+    return NarrowMiddle(), {"x": torch.randn(2, 16, D)}
+
+
 def value_as_size():
     return LoopOverCounted(), {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
 

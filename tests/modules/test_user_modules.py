@@ -463,16 +463,33 @@ def test_search_stops_where_there_is_no_limit(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(largest, "available", lambda: 1 << 50)
     found = largest.search(lambda _: "", 11, 8193)
     assert (found.size, found.limit) == (8193, None)
-    # a table that fills what memory there is has its end looked for one token further
-    room = 2 * largest._SCORES * largest._HEADS * 4 * 300**2
-    monkeypatch.setattr(largest, "available", lambda: room)
-    assert largest.search(lambda _: "", 11, 8193).size == 256
-    assert largest.search(lambda n: "end" * (n > 256), 11, 8193).limit == 256
+
+
+@pytest.mark.parametrize("limited", ["available", "_MEMORY"])
+def test_search_keeps_to_its_memory(limited: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a table that fills what memory there is is looked for one token further, or by shapes alone."""
+    tried = []
+
+    def attempt(length: int) -> str:
+        tried.append(length)
+        torch.zeros(1).expand(16 * length**2)
+        return "end" * (length > 256)
+
+    room = 16 * largest._TOGETHER * 300**2 * 4
+    monkeypatch.setattr(largest, "available", lambda: 2 * room if limited == "available" else 1 << 50)
+    monkeypatch.setattr(largest, "_MEMORY", room)
+    assert largest.search(attempt, 11, 8193, lambda n: n <= 256).limit == 256
+    assert max(tried) == (257 if limited == "available" else 512)
+    tried.clear()
+    found = largest.search(attempt, 11, 8193, lambda n: n <= 8193)
+    assert (found.size, found.limit, max(tried)) == (8193, None, 256)
+    assert found.cheap[-1] == 256
 
 
 def test_search_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(largest.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(largest.time, "thread_time", lambda: clock[0])
     monkeypatch.setattr(largest, "available", lambda: 1 << 50)
     tried = []
 
@@ -560,9 +577,11 @@ def test_a_long_table_of_a_known_encoding_is_approached_not_tried_at_once(
         "        super().__init__()\n"
         "        self.encoding = RelativeKey(max_positions=16384, head_size=6)\n\n"
         "    def forward(self, q, k, v):\n"
-        "        LENGTHS.append(q.shape[2])\n"
         "        at = Positions.counted(q.shape[2])\n"
-        "        return attend(q, k, v, scale=0.4, scores=self.encoding.scores(q, k, at, at))\n\n\n"
+        "        y = attend(q, k, v, scale=0.4, scores=self.encoding.scores(q, k, at, at))\n"
+        "        if type(y) is torch.Tensor:  # and not a shape alone\n"
+        "            LENGTHS.append(q.shape[2])\n"
+        "        return y\n\n\n"
         "LENGTHS = []\n\n\n"
         "def make():\n"
         "    axes = ['batch_size', 5, 'sequence_length', 6]\n"

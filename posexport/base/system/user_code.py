@@ -109,8 +109,15 @@ def line_of_error(err: BaseException) -> str:
         seen.append(current)
         passed = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(current.__traceback__)]
         lines = [line for line in passed if is_user_file(line[0])] or lines
-        current = current.__cause__ or current.__context__
+        current = current.__cause__ or _context(current)
     return _innermost(lines)
+
+
+def _context(err: BaseException) -> BaseException | None:
+    """The exception that was handled when ``err`` was raised; None where the user's own code had caught that one."""
+    context = err.__context__
+    frames = [] if context is None else list(traceback.walk_tb(context.__traceback__))
+    return None if frames and is_user_file(frames[0][0].f_code.co_filename) else context
 
 
 def line_of_frame(frame: FrameType | None, outside: FrameType | None = None) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from posexport.base.system.files import aside
 from posexport.base.system.user_code import is_external, line_of_error, line_of_trace, package_called
@@ -64,6 +65,14 @@ REFUSALS: dict[str, Refusal] = {
         meaning="makes a nested tensor, which ONNX has not",
         remedy="keep rows padded to one length and mask what is padded",
         threads=("pytorch/pytorch 156681",),
+    ),
+    # Frequencies around the middle, `x[:, n // 2 - 4 : n // 2 + 4]`: shorter inputs have fewer.
+    "slice_between_sizes": Refusal(
+        says="needs the length of a slice between two sizes as a number",
+        pattern=r"needs the length of a slice between two sizes as a number",
+        meaning="takes a slice between two sizes, whose length PyTorch's tracer does not know and a later line needs",
+        remedy="take x.narrow(axis, start, length), with a number as the length",
+        threads=(),
     ),
     # A value of a tensor that a Python loop or a shape needs as a number.
     "value_as_size": Refusal(
@@ -177,10 +186,16 @@ class FixedAxisError(NotTracedError):
         self.input_name, self.number, self.line = input_name, number, line
 
 
-def cannot_trace(name: str, err: BaseException) -> NotTracedError:
-    """Returns the error for the source ``name``, for which the tracer or the exporter raised ``err``."""
+def cannot_trace(name: str, err: BaseException, slices: Mapping[str, str] = {}) -> NotTracedError:
+    """Returns the error for the source ``name``, for which the tracer or the exporter raised ``err``.
+
+    ``slices``: the user's lines with slices whose length is a symbol.
+    """
     messages = [f"{type(error).__name__}: {error}" for error in _chain(err)]
     line = line_of_error(err) or _line_of_node(err)
+    if (made := _line_of_slice(err, slices)) is not None:
+        messages[0] += "; needs the length of a slice between two sizes as a number"
+        line = made
     sentence = meaning("\n".join(messages), line)
     quote = sentence or _first_words(messages[-1]) + (f" ({line})" if line else "")
     longer = sentence is not None or len(messages[-1]) > len(_first_words(messages[-1]))
@@ -239,6 +254,13 @@ def _line_of_node(err: BaseException) -> str:
             if isinstance(node, torch.fx.Node) and (line := line_of_trace(node.stack_trace or "")):
                 return line
     return ""
+
+
+def _line_of_slice(err: BaseException, slices: Mapping[str, str]) -> str | None:
+    """The line with the slice whose length was needed as a number; None for another error."""
+    conditions = (error.cond for error in _chain(err) if isinstance(error, GuardOnDataDependentSymNode))
+    symbols = (str(symbol) for condition in conditions for symbol in getattr(condition, "free_symbols", ()))
+    return next((slices[symbol] for symbol in symbols if symbol in slices), None)
 
 
 def _first_words(message: str) -> str:

@@ -154,11 +154,11 @@ def _traced(
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as err:
-        raise cannot_trace(source.name, err) from err
+        raise cannot_trace(source.name, err, uses.slices) from err
     except BaseException as err:  # an error of the user's module, which the user has to fix
         if not source.by_trial or isinstance(err, PosexportError) or is_external(err):
             raise
-        raise cannot_trace(source.name, err) from err
+        raise cannot_trace(source.name, err, uses.slices) from err
     if program is None:
         raise NotTracedError(f"{source.name} cannot be traced: torch.onnx.export returned nothing")
     got = program.model.opset_imports.get("")

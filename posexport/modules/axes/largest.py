@@ -1,19 +1,22 @@
 """Searches the largest size of each axis that a user's module accepts: doubled, then bisected.
 
 Axes of tokens are searched up to `LONGEST`, samples by the tokens that they make, other axes up to a few times the
-example. No call is made that is expected to need more than half of the free memory or `CALL` seconds.
+example. A call that is expected to need more than `_MEMORY` or `CALL` seconds is made of shapes alone (`accepts`);
+where these do not show that a size is accepted, the call is made if it needs at most half of the free memory.
 """
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from posexport.base.spec import BATCH, SAMPLES, LengthContract
 from posexport.base.system.machine import available
 from posexport.errors import PosexportError
-from posexport.modules.axes.memory import times_larger
+from posexport.modules.axes.memory import Made, times_larger
 from posexport.modules.axes.sizes import Range
 from posexport.modules.drawn_calls import DrawnCalls, NoRoomError, Sizes
 
@@ -21,8 +24,12 @@ from posexport.modules.drawn_calls import DrawnCalls, NoRoomError, Sizes
 LONGEST = 8193
 #: seconds: of one call, as expected from the calls before; of a whole search; of a call that is cheap enough to prove
 CALL, SEARCH, CHEAP = 3.0, 20.0, 0.25
-#: the part of the free memory that a call may use
-_SHARE = 0.5
+#: bytes that a call may need; the part of the free memory that one may use whose shapes alone do not tell
+_MEMORY, _SHARE = 3 << 28, 0.5
+#: tensors as large as the largest in memory together
+_TOGETHER = 4
+#: memory grows with this power of the size at most, as of triples of atoms
+_MOST_POWER = 3.0
 #: float32 arrays of attention scores in memory together, if the module has as many heads as most have
 _SCORES, _HEADS = 3, 16
 #: a known limit up to here is tried directly; a longer one is approached, as far as memory and time allow
@@ -51,25 +58,29 @@ class Largest:
         return self.size if self.reason else None
 
 
-def search(failure: Callable[[int], str], start: int, longest: int) -> Largest:
+def search(
+    failure: Callable[[int], str], start: int, longest: int, accepts: Callable[[int], bool] = lambda _: False
+) -> Largest:
     """Calls ``failure`` with sizes up to ``longest``; it returns why a size is refused, or an empty string.
 
-    ``start`` is accepted.
+    ``start`` is accepted. ``accepts``: whether a size is, as far as that shows in little memory.
     """
     largest = Largest(start)
     refused: int | None = None
     costs, began = _Costs(start), time.monotonic()
     while time.monotonic() - began < SEARCH:
-        # the next size: the next power of two, or the middle between accepted and refused
         low, last = largest.size, False
-        if refused is None:
-            size = min(1 << low.bit_length(), longest - 1) if low < longest - 1 else longest
-            if not costs.fits(size):  # tables end at powers of two more often than elsewhere
-                size, last = low + 1, True
-        else:
-            size = (low + refused) // 2
+        size = _next(low, refused, longest)
         if size in (low, refused) or size > longest:
             break
+        if not costs.fits(size, _MEMORY):
+            if accepts(size):
+                largest.size = size
+                continue
+            if refused is None and not costs.fits(size):  # tables end at powers of two more often than elsewhere
+                size, last = low + 1, True
+                if accepts(size):
+                    break
         with costs.of(size):
             reason = failure(size)
         if reason:
@@ -83,11 +94,18 @@ def search(failure: Callable[[int], str], start: int, longest: int) -> Largest:
     return largest
 
 
+def _next(low: int, refused: int | None, longest: int) -> int:
+    """The next power of two, or the middle between ``low``, which is accepted, and ``refused``."""
+    if refused is not None:
+        return (low + refused) // 2
+    return min(1 << low.bit_length(), longest - 1) if low < longest - 1 else longest
+
+
 class _Costs:
-    """Seconds and bytes of the last call, which are assumed to grow with the square of the size."""
+    """Seconds and bytes of the last call, which are assumed to grow with the square of the size, or as they did."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.seconds, self.bytes = size, 0.0, 0
+        self.size, self.seconds, self.bytes, self.power = size, 0.0, 4 * _SCORES * _HEADS * size**2, 2.0
 
     def of(self, size: int) -> "_Costs":
         """Measures the call in a ``with`` block."""
@@ -95,17 +113,26 @@ class _Costs:
         return self
 
     def __enter__(self) -> None:
-        self._before = time.monotonic(), _peak()
+        # of this thread: other processes change how long a call takes
+        self._before = time.thread_time(), _peak()
+        self._made = Made()
+        self._made.__enter__()  # type: ignore[no-untyped-call]
 
-    def __exit__(self, *_: object) -> None:
-        self.size = self._measured
-        self.seconds, self.bytes = time.monotonic() - self._before[0], _peak() - self._before[1]
+    def __exit__(self, *raised: Any) -> None:
+        self._made.__exit__(*raised)  # type: ignore[no-untyped-call]
+        before, self.size = (self.size, self.bytes), self._measured
+        self.seconds = time.thread_time() - self._before[0]
+        # the process may have needed more before
+        self.bytes = max(_peak() - self._before[1], 4 * _TOGETHER * self._made.elements)
+        if self.size > before[0]:
+            power = math.log(self.bytes / before[1]) / math.log(self.size / before[0])
+            self.power = min(max(power, 2.0), _MOST_POWER)
 
-    def fits(self, size: int) -> bool:
+    def fits(self, size: int, memory: int | None = None) -> bool:
         """Whether a call of this size is expected to stay within the limits of time and memory."""
-        grows = (size / self.size) ** 2
-        need = max(self.bytes * grows, 4 * _SCORES * _HEADS * size**2)
-        return self.seconds * grows <= CALL and need <= _SHARE * available()
+        grows = size / self.size
+        need = self.bytes * grows**self.power
+        return self.seconds * grows**2 <= CALL and need <= min(memory or sys.maxsize, _SHARE * available())
 
 
 def _peak() -> int:
@@ -135,7 +162,12 @@ def largest_of_tokens(calls: DrawnCalls, base: Sizes, axis: str, limits: LengthC
     try:
         if known is not None and known <= _DIRECT and not failure(known):
             return Largest(known)
-        largest = search(lambda steps: failure(steps * step), base[axis] // step, (known or LONGEST) // step)
+        largest = search(
+            lambda steps: failure(steps * step),
+            base[axis] // step,
+            (known or LONGEST) // step,
+            lambda steps: calls.accepts({**alone, axis: steps * step}),
+        )
         if largest.reason:
             largest = _without_padding(calls, alone, axis, step, largest)
         return Largest(largest.size * step, largest.reason, [steps * step for steps in largest.cheap])
@@ -151,7 +183,11 @@ def _without_padding(calls: DrawnCalls, base: Sizes, axis: str, step: int, large
             return calls.failure({**base, axis: steps * step}, back)
 
         if failure(largest.size):
-            shorter = search(failure, base[axis] // step, largest.size)
+
+            def accepts(steps: int, back: int = back) -> bool:
+                return calls.accepts({**base, axis: steps * step}, back)
+
+            shorter = search(failure, base[axis] // step, largest.size, accepts)
             largest = Largest(shorter.size, shorter.reason, shorter.cheap)
     return largest
 

@@ -33,11 +33,13 @@ def output_axes(
     first: Sizes,
     second: Sizes,
     further: Sequence[Sizes],
+    shapes_at: Callable[[Sizes], Mapping[str, tuple[int, ...]]],
 ) -> list[OutputSpec]:
     """The axes of every output, from calls of ``run`` at sizes.
 
     ``first`` and ``second`` differ in every axis. ``further`` sizes, which the module may refuse, tell an axis of an
-    input, or a fixed one, from one that is so only there: at multiples of a patch, or ``min(7, length)``.
+    input, or a fixed one, from one that is so only there: at multiples of a patch, or ``min(7, length)``; the shapes
+    there are those of ``shapes_at``.
 
     Raises:
         PosexportError: outputs have other names or numbers of axes at other sizes.
@@ -52,7 +54,7 @@ def output_axes(
     trials = [(sizes, _shapes(outputs)) for sizes, outputs in zip((first, second), results, strict=True)]
     for sizes in further:
         with suppress(PosexportError):
-            shapes = _shapes(run(sizes))
+            shapes = dict(shapes_at(sizes))
             if {name: len(shape) for name, shape in shapes.items()} == ranks[0]:
                 trials.append((sizes, shapes))
     computed = _ComputedAxes(run, first, second)

@@ -144,11 +144,12 @@ def two_sizes(base: Sizes, limits: LengthContract, ranges: Mapping[str, Range], 
 
 
 def further_sizes(first: Sizes, second: Sizes, limits: LengthContract) -> list[Sizes]:
-    """Sizes near the first ones, the least ones, and sequences far longer than the second ones."""
+    """Sizes near the first ones, the least ones, and sequences far longer than the second ones, of the fewest rows."""
     steps, least = limits.size_steps, {SEQUENCE: limits.min_length, **limits.min_sizes}
     near = {axis: min(size + steps.get(axis, 1), second[axis]) for axis, size in first.items()}
     smallest = {axis: multiple(least.get(axis, 1), steps.get(axis, 1)) for axis in first}
     far = {axis: _FAR * size if axis in (SEQUENCE, ENCODER_SEQUENCE) else size for axis, size in second.items()}
+    far |= {axis: size for axis, size in smallest.items() if axis == BATCH}
     if limits.max_length is not None:
         far |= {axis: min(far[axis], limits.max_length) for axis in limits.limited_axes if axis in far}
     return [near, smallest, far]

@@ -18,7 +18,7 @@ from posexport.base.system.machine import readable
 from posexport.graph.lowering.blocks import BLOCK
 from posexport.proof.branches.probes import Branch, Watched
 from posexport.proof.grid.inputs import draw
-from posexport.proof.grid.point import Budget, GridPoint, needed_bytes
+from posexport.proof.grid.point import Budget, GridPoint
 from posexport.proof.percent import cost
 from posexport.proof.proof import Outcome, Progress, Proof
 from posexport.proof.report.report import Report
@@ -97,7 +97,7 @@ class _Search:
     ) -> None:
         self._source, self._watched = source, watched
         # as it is now: what the search itself takes must not change which points it tries
-        self._heads, self._limit, self._progress = budget.heads, budget.room(), progress
+        self._budget, self._limit, self._progress = budget, budget.room(), progress
         self._coverage = Coverage(sorted(watched.branches))
         #: bytes of the smallest point that was too large to try, and those that it might have
         self._needs: tuple[int, int] | None = None
@@ -131,7 +131,9 @@ class _Search:
         return "no length, batch or padding that was tried reaches it"
 
     def _fits(self, point: GridPoint, most: int | None = None) -> bool:
-        need, limit = needed_bytes(point, self._source.outputs, self._heads), min(self._limit, most or self._limit)
+        need, limit = self._budget.at_most(point), min(self._limit, most or self._limit)
+        if limit < need <= self._limit:
+            need = self._budget.needed(point, limit)
         if need > limit:
             self._needs = min(self._needs or (need, limit), (need, limit))
         return need <= limit

@@ -1,13 +1,13 @@
 """A point at which a model is proven, and the memory that it needs. Imports no torch."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from posexport.base.sizes import frames
-from posexport.base.spec import CAPACITY, TOKENS, TOTAL, OutputSpec, Padding
+from posexport.base.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, SEQUENCE, TOKENS, TOTAL, OutputSpec, Padding
 from posexport.base.system.machine import available as available
 from posexport.base.system.machine import readable as readable
 
@@ -78,6 +78,8 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
 SHARE = 0.8
 #: score-shaped float64 arrays in memory together: q k^T, the term, their sum, the probabilities
 _SCORES = 4
+#: float64 tensors as large as the largest of a call in memory together, where that one is known: twice what most need
+_TENSORS = 12
 #: each output lives in float64, in PyTorch's and in ONNX Runtime's float32, and once more while one is made
 _OUTPUTS = 2.5
 
@@ -95,24 +97,39 @@ class Budget:
         heads: of attention, the most of any layer, whose scores are in memory at once; 1 where attention is tiled.
         limit: bytes; None: most of the free memory.
         easily: bytes that are little.
+        largest_tensor: see `posexport.sources.source.Model`.
     """
 
     outputs: Sequence[OutputSpec]
     heads: int = 16
     limit: int | None = None
     easily: int = _FURTHER
+    largest_tensor: Callable[[Mapping[str, int]], int | None] | None = None
 
     def room(self) -> int:
         """The bytes that a point may take."""
         return int(available() * SHARE) if self.limit is None else self.limit
 
+    def at_most(self, point: GridPoint) -> int:
+        """The bytes that a point needs at most, by its length."""
+        return needed_bytes(point, self.outputs, self.heads)
+
+    def needed(self, point: GridPoint, room: int) -> int:
+        """About the bytes that a point needs; where that seems more than ``room``, by what a call there makes."""
+        need = self.at_most(point)
+        if need <= room or self.largest_tensor is None or point.calls or point.cached or point.image is not None:
+            return need
+        sizes = {BATCH: point.batch, SEQUENCE: point.length, ENCODER_SEQUENCE: point.encoder_length or 1}
+        elements = self.largest_tensor({**sizes, **dict(point.sizes)})
+        return need if elements is None else min(need, _TENSORS * 8 * elements)
+
     def fits(self, point: GridPoint) -> bool:
         """Whether there is memory for a point now."""
-        return needed_bytes(point, self.outputs, self.heads) <= self.room()
+        return self.needed(point, self.room()) <= self.room()
 
     def fits_easily(self, point: GridPoint) -> bool:
         """Whether a point beyond the default lengths takes little of the memory."""
-        return needed_bytes(point, self.outputs, self.heads) <= min(self.easily, self.room())
+        return self.at_most(point) <= min(self.easily, self.room())
 
     def further(self, lengths: Sequence[int]) -> list[int]:
         """Of ``lengths`` beyond the default ones 1024 and the longest, as far as they fit easily."""
@@ -123,7 +140,7 @@ class Budget:
     def too_large(self, points: Sequence[GridPoint]) -> dict[GridPoint, str]:
         """The points for which there is no memory, with the reason."""
         room = self.room()
-        needs = {point: needed_bytes(point, self.outputs, self.heads) for point in points}
+        needs = {point: self.needed(point, room) for point in points}
         return {
             point: f"needs about {readable(need)} of memory, {readable(room)} may be taken"
             for point, need in needs.items()

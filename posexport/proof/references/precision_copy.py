@@ -26,6 +26,7 @@ from posexport.proof.criterion import Array
 from posexport.proof.grid.inputs import Feeds
 from posexport.proof.subjects.runner import OF_BATCHES, Remembered
 from posexport.sources import memory_mapped
+from posexport.sources.torch_fixes.convolutions import ConvolutionsInParts
 from posexport.sources.torch_fixes.module_precision import in_precision
 
 _aten = torch.ops.aten
@@ -326,7 +327,9 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 
 def _products(dtype: torch.dtype) -> AbstractContextManager[object]:
-    """How products of matrices of ``dtype`` are computed."""
+    """How products of ``dtype`` are computed."""
+    if dtype == torch.float64:
+        return ConvolutionsInParts()  # type: ignore[no-untyped-call]
     return WideProducts() if dtype == torch.float16 else nullcontext()  # type: ignore[no-untyped-call]
 
 

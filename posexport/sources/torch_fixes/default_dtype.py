@@ -8,7 +8,7 @@ Issues: pytorch/pytorch 144673, 120819 (the default dtype is the process's, not 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.sources.torch_fixes.convolutions import ConvolutionsInParts
 
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 _WIDENED = {Tensor.float: Tensor.double, Tensor.cfloat: Tensor.cdouble}  # type: ignore[attr-defined]
@@ -23,12 +24,18 @@ _WIDENED = {Tensor.float: Tensor.double, Tensor.cfloat: Tensor.cdouble}  # type:
 
 @contextmanager
 def computing_in(dtype: torch.dtype) -> Iterator[None]:
-    """Inside the block ``dtype``, float32 or float64, is the default; in float64, float32 by name is float64 too."""
+    """Inside the block ``dtype``, float32 or float64, is the default.
+
+    In float64, float32 by name is float64 too, and convolutions are computed in parts.
+    """
     with ONE_AT_A_TIME:
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
-            with _Widened() if dtype == torch.float64 else nullcontext():
+            if dtype == torch.float64:
+                with _Widened(), ConvolutionsInParts():  # type: ignore[no-untyped-call]
+                    yield
+            else:
                 yield
         finally:
             torch.set_default_dtype(before)

@@ -24,6 +24,8 @@ from posexport.base.system.user_code import cite, is_user_file, line_of_frame
 from posexport.sources.torch_fixes.patch import patched
 
 _COMPARISONS = ("<", "<=", ">", ">=")
+#: the function that gives slices their lengths
+_OF_SLICES = "slice_forward"
 #: how many divisions after one another are looked through, up to which divisor, and how many multiples are tried
 _LEVELS, _LARGEST, _MULTIPLES = 4, 256, 4
 
@@ -39,6 +41,7 @@ class SizeUses:
         choices: comparisons of the size of an axis, each with the line.
         remainders: axes whose multiples of a number a line treats in another way than other sizes, each with the line.
         equalities: sizes of which something must be a number, as of the rows of a weight, each with the line.
+        slices: symbols of the lengths of slices between sizes, which the tracer does not know, each with the line.
     """
 
     constants: list[tuple[int, str]] = field(default_factory=list)
@@ -47,6 +50,7 @@ class SizeUses:
     choices: dict["Choice", str] = field(default_factory=dict)
     remainders: dict["Remainder", str] = field(default_factory=dict)
     equalities: list[tuple[int, str]] = field(default_factory=list)
+    slices: dict[str, str] = field(default_factory=dict)
 
     def line_of_constant(self, size: int) -> str:
         """The user's first line that made a constant of ``size``, or called ``int()``; empty where there is none."""
@@ -138,6 +142,7 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
 
     with (
         _recording_equalities(uses, outside),
+        _recording_slices(uses, outside),
         patched(torch.SymBool, "__bool__", record_branch),
         patched(torch.SymInt, "__int__", record_int),
         patched(torch.SymFloat, "__int__", record_int),
@@ -159,6 +164,21 @@ def _recording_equalities(uses: SizeUses, outside: FrameType) -> Iterator[None]:
         guard(self, condition)
 
     with patched(ShapeEnv, "_maybe_guard_rel", record):
+        yield
+
+
+@contextmanager
+def _recording_slices(uses: SizeUses, outside: FrameType) -> Iterator[None]:
+    create = ShapeEnv.create_unbacked_symint
+
+    def record(self: ShapeEnv, *args: Any) -> torch.SymInt:
+        length, caller = create(self, *args), sys._getframe(1)  # noqa: SLF001
+        # a later attempt of the tracer, by bytecode, has no frames of the user's
+        if caller.f_code.co_name == _OF_SLICES and (line := line_of_frame(caller, outside)):
+            uses.slices.setdefault(str(length), line)
+        return length
+
+    with patched(ShapeEnv, "create_unbacked_symint", record):
         yield
 
 
