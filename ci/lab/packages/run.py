@@ -29,7 +29,8 @@ from torch import Tensor, nn
 import ci.lab.packages.drawn
 import ci.lab.packages.drawn_again
 import ci.lab.packages.drawn_fifth
-import ci.lab.packages.drawn_fourth  # noqa: F401 - all register their cases
+import ci.lab.packages.drawn_fourth
+import ci.lab.packages.drawn_sixth  # noqa: F401 - all register their cases
 import posexport
 from ci.lab.packages.modules import AXES, CASES
 from posexport.base.sizes import multiple
