@@ -367,7 +367,7 @@ constructor("tsai_inception", "tsai", "tsai.models.InceptionTime:InceptionTime",
 def tsai_minirocket() -> Case:
     from tsai.models.MINIROCKET_Pytorch import MiniRocketFeatures
 
-    features = MiniRocketFeatures(3, 40, num_features=336)
+    features = MiniRocketFeatures(3, 40, num_features=336, random_state=0)
     features.fit(floats(20, 3, 40))
     return features, {"x": floats(2, 3, 40)}
 
