@@ -81,7 +81,7 @@ def judged(name: str, bundle: Path, manifest: Manifest) -> float:
             if want.dim() and tuple(want.shape) != got.shape:
                 return float("inf")
             off, own = _off(got, want), _off(plain.numpy(), want)
-            if own > _OTHER:
+            if own > _OTHER and off > TOLERANCE:
                 off, own = _off(got, plain), 0.0
             if not off <= max(TOLERANCE, _TIMES * own):  # NaN too
                 return float("inf")

@@ -17,6 +17,9 @@ from torch import Tensor
 _OF_AXES = {torch.unsqueeze: 1, Tensor.unsqueeze: 1, torch.select: 0, Tensor.select: 0}
 _OF_AXES |= {torch.index_select: 0, Tensor.index_select: 0}
 
+#: sums of elements by an index of their shape
+_SUMS = (torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_)
+
 #: what `F.pad` calls itself with
 _OF_PAD = {"mode": "constant", "value": None}
 
@@ -28,6 +31,8 @@ def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     if not args or kwargs or not isinstance(args[0], Tensor) or not args[0].is_complex():
         return func(*args, **kwargs)
     tensor, *rest = args
+    if func in _SUMS:
+        return _scattered(func, tensor, *rest)
     if func is Tensor.__getitem__:
         index = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
         rest = [(*index, slice(None)) if any(element is Ellipsis for element in index) else index]
@@ -37,8 +42,16 @@ def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     elif func is Tensor.expand:
         sizes = rest[0] if isinstance(rest[0], Sequence) else rest
         rest = [*sizes, 2]
+    elif func is torch.zeros_like:
+        pass
     elif func is F.pad:
         rest[0] = [0, 0, *rest[0]]
     else:
         return func(*args)
     return torch.view_as_complex(func(torch.view_as_real(tensor), *rest))
+
+
+def _scattered(func: Callable[..., Any], tensor: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
+    index = index.unsqueeze(-1).expand(*index.shape, 2)
+    parts = func(torch.view_as_real(tensor), axis % tensor.ndim, index, torch.view_as_real(source))
+    return tensor if func is Tensor.scatter_add_ else torch.view_as_complex(parts)
