@@ -54,7 +54,7 @@ def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     """The module in eval mode, with weights so large that positions matter, and its example."""
     CASES[name][1]()  # some packages draw random numbers while they are imported
     random.seed(0)
-    np.random.seed(0)  # noqa: NPY002 (what packages draw from)
+    np.random.seed(0)
     torch.manual_seed(0)
     module, inputs = CASES[name][1]()
     with torch.no_grad():

@@ -22,6 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 _MOST = 4096
 #: functions that give Python values
 _OF_VALUES = ("item", "tolist", "numpy", "__int__", "__index__", "__bool__", "__float__")
+#: functions that look like those in place, and are not
+_NOT_IN_PLACE = ("__index__", "__int__", "__invert__", "__iter__")
 #: functions whose results have as many elements as there are values of a kind
 _OF_NUMBERS = ("nonzero", "argwhere", "unique", "unique_consecutive", "masked_select")
 
@@ -121,6 +123,7 @@ def _outside_trace() -> Iterator[None]:
 
 
 def _is_in_place(name: str) -> bool:
-    return name.startswith(("__i", "__set")) and name not in ("__index__", "__int__", "__invert__", "__iter__") or (
-        name.endswith("_") and not name.endswith("__")
-    )
+    """Whether a function changes its first argument: ``add_``, ``__iadd__``, ``__setitem__``."""
+    if name.startswith("__") and name.endswith("__"):
+        return name.startswith(("__i", "__set")) and name not in _NOT_IN_PLACE
+    return name.endswith("_")

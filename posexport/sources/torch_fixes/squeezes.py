@@ -1,5 +1,6 @@
-"""``x.squeeze(1)`` of an axis that is longer than 1: PyTorch leaves it, and its exporter writes a Squeeze that ONNX
-refuses.
+"""``x.squeeze(1)`` of an axis that is longer than 1.
+
+PyTorch leaves the axis; its exporter writes a Squeeze, which ONNX refuses.
 
 Issue: none known. Seen in 2.13 with onnxscript 0.7.
 """
