@@ -122,8 +122,12 @@ class Bonds(nn.Module):
 class Framed(nn.Module):
     """A network over frames in steps, of which a sound gives one more than it is long, as a separation of sources."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(3, 3, 1)
+
     def forward(self, x: Tensor) -> Tensor:
-        frames = F.pad(x, (8, 8)).unfold(-1, 16, 8)
+        frames = F.pad(self.mix(x), (8, 8)).unfold(-1, 16, 8)
         half = F.avg_pool2d(frames, (4, 1))
         return frames + half.repeat_interleave(4, 2)
 
