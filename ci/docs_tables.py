@@ -423,6 +423,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "packages-third": packages.third,
     "packages-fourth": packages.fourth,
     "packages-fifth": packages.fifth,
+    "packages-sixth": packages.sixth,
     "packages-line": packages.sentence,
     "refusals": refusals,
     "followed": followed,

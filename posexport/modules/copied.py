@@ -43,6 +43,12 @@ def copying(argument: str, why: str = _TWO_PRECISIONS) -> Iterator[None]:
     except Exception as err:
         if is_external(err) or isinstance(err, PosexportError):
             raise
+        part = _refused(err)
+        if isinstance(part, Tensor) and type(part) is not Tensor:
+            raise PosexportError(
+                f"{argument}: a weight is a {_class(part)}, which copy.deepcopy cannot copy, and {why}; convert the "
+                "module before its weights are quantized, and the graph gets them so by precision="
+            ) from err
         raise PosexportError(
             f"{argument}: the module cannot be copied, and {why}: copy.deepcopy raised {raised(err)}"
         ) from err
@@ -65,9 +71,13 @@ def deep_copied(value: _T, memo: dict[int, Any]) -> _T:
 
 
 def _refused(err: BaseException) -> Any:
-    """The object that the innermost call of ``copy.deepcopy`` was to copy."""
+    """The object that the innermost call of ``copy.deepcopy`` was to copy; None where it called none."""
     frames = [frame for frame, _ in traceback.walk_tb(err.__traceback__) if frame.f_code is copy.deepcopy.__code__]
-    return frames[-1].f_locals["x"]
+    return frames[-1].f_locals["x"] if frames else None
+
+
+def _class(tensor: Tensor) -> str:
+    return next(kind.__name__ for kind in type(tensor).__mro__ if kind is not nn.Parameter)
 
 
 def _has_state(value: Any) -> bool:

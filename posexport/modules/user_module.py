@@ -23,6 +23,7 @@ from posexport.modules.value_branches import TakingWays, Ways
 from posexport.sources.source import TracedModule
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.constant_ranges import with_constant_ranges
+from posexport.sources.torch_fixes.known_values import KnownValues, small_buffers
 from posexport.sources.torch_fixes.module_state import with_state_kept
 from posexport.sources.torch_fixes.packed_rows import with_packed_rows
 from posexport.sources.torch_fixes.subclasses import without_subclasses
@@ -53,6 +54,8 @@ class UserModule(TracedModule):
         #: outputs of the module that are not declared
         self.dropped: set[str] = set()
         self.module = module
+        #: values that a trace knows
+        self.known = small_buffers(module)
         #: the way that a trace takes at lines that branch by values
         self.ways: Ways = {}
         #: one row of every batch is whole, and a trace takes the largest of the row lengths for its size
@@ -75,6 +78,7 @@ class UserModule(TracedModule):
                 traced() as mode,
                 ways,
                 whole_row,
+                KnownValues(self.module, self.known),
             ):
                 outputs = self._declared(named_outputs(self.module(**tensors)))
             self.attentions[:] = mode.reasons

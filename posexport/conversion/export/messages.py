@@ -77,7 +77,10 @@ REFUSALS: dict[str, Refusal] = {
     # A value of a tensor that a Python loop or a shape needs as a number.
     "value_as_size": Refusal(
         says="Could not extract specialized integer from data-dependent expression u0",
-        pattern=r"Could not extract specialized integer from data-dependent expression",
+        pattern=(
+            r"Could not extract specialized integer from data-dependent expression"
+            r"|\.numpy\(\) is not supported for tensor subclasses"
+        ),
         meaning="needs a tensor's value as a Python number (`range`, a list, a size), and a graph has none",
         remedy="compute all rows or tokens at once and mask those that do not count",
         threads=("pytorch/pytorch 143222", "pytorch/pytorch 127153"),

@@ -219,13 +219,19 @@ class Classify:
     def _is_rounded(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether an element more or less is accepted only because a stride rounds; adds the axis with its step if so.
 
-        Sizes between the example's and twice of it are rejected then.
+        Sizes between the example's and twice of it are rejected then; the axis is fixed where the module takes neither
+        twice as much nor less, as a number of frames that is a multiple but for one.
         """
         between = (size + size // part for part in _PARTS if part < size)
         if all(self._accepts(axes, other) for other in between):
             return False
+        reason = self._calls.failures[-1]
         if (outputs := self._calls(self._at(axes, 2 * size))) is None:
-            return False
+            less = (size - size // part for part in _PARTS if part < size)
+            if len(axes) > 1 or axes[0] in self._declared or any(self._accepts(axes, other) for other in less):
+                return False
+            self._result.fixed[axes[0]] = reason or f"only sizes like {size} are taken"
+            return True
         self._add(axes, size, outputs, 2 * size, step=self._step(axes, size, 1))
         return True
 

@@ -58,7 +58,7 @@ class ExampleCalls:
             self.failures.append(self.refused[key])
             self.repeats += 1
             return None
-        tensors = {name: resized(tensor, shapes[name]) for name, tensor in self.tensors.items()}
+        tensors = {name: with_largest(resized(tensor, shapes[name]), tensor) for name, tensor in self.tensors.items()}
         outputs = self.run(with_row_lengths(tensors, self.tensors))
         if outputs is None:
             self.refused[key] = self.failures[-1]
@@ -92,6 +92,16 @@ def resized(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         if before != after:
             tensor = tensor.index_select(axis, torch.arange(after) % before)
     return tensor
+
+
+def with_largest(cut: Tensor, example: Tensor) -> Tensor:
+    """``cut`` with the largest id of ``example``, which may be anywhere: ids of atoms or edges are less than those."""
+    if cut.is_floating_point() or cut.dtype == torch.bool or cut.numel() >= example.numel() or not cut.numel():
+        return cut
+    place = tuple(int(at) % size for at, size in zip((example == example.max()).nonzero()[0], cut.shape, strict=True))
+    cut = cut.clone()
+    cut[place] = example.max()
+    return cut
 
 
 def counts_rows(name: str, tensor: Tensor) -> bool:

@@ -29,6 +29,7 @@ from posexport.sources.torch_fixes import (
     recurrent,
     shapes,
     splits,
+    squeezes,
     stacks,
     vmap_index,
 )
@@ -46,6 +47,7 @@ _FIXES = (
     max_pool.maxima,
     shapes.counted,
     splits.parts,
+    squeezes.squeezed,
     stacks.stacked,
 )
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)

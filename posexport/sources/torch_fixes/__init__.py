@@ -8,7 +8,7 @@ PyTorch:
   long.
 - A function that computes a call of PyTorch in another way, called from the function mode of
   `posexport.modules.recognise.mode`, which concerns one thread alone: `adaptive_pool`, `arange`, `clamps`,
-  `complex_views`, `distances`, `max_pool`, `shapes`, `vmap_index`.
+  `complex_views`, `distances`, `grouped`, `max_pool`, `shapes`, `squeezes`, `vmap_index`.
 
 `as_exported` enters all that concerns attention.
 """

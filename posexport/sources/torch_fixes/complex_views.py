@@ -17,6 +17,11 @@ from torch import Tensor
 _OF_AXES = {torch.unsqueeze: 1, Tensor.unsqueeze: 1, torch.select: 0, Tensor.select: 0}
 _OF_AXES |= {torch.index_select: 0, Tensor.index_select: 0}
 
+#: products of a tensor and a number, as ``imaginary * 1.0j``
+_PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__)
+#: sums of elements by an index of their shape
+_SUMS = (torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_)
+
 #: what `F.pad` calls itself with
 _OF_PAD = {"mode": "constant", "value": None}
 
@@ -25,9 +30,14 @@ def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     """``func(*args, **kwargs)``, on the parts where the first argument is complex and ``func`` moves elements."""
     if func is F.pad:
         kwargs = {name: value for name, value in kwargs.items() if value != _OF_PAD[name]}
+    if func in _PRODUCTS and _is_real(args) and isinstance(args[1], complex):
+        parts = [args[0] * args[1].real, args[0] * args[1].imag]
+        return torch.view_as_complex(torch.stack(parts, -1))
     if not args or kwargs or not isinstance(args[0], Tensor) or not args[0].is_complex():
         return func(*args, **kwargs)
     tensor, *rest = args
+    if func in _SUMS:
+        return _scattered(func, tensor, *rest)
     if func is Tensor.__getitem__:
         index = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
         rest = [(*index, slice(None)) if any(element is Ellipsis for element in index) else index]
@@ -37,8 +47,20 @@ def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     elif func is Tensor.expand:
         sizes = rest[0] if isinstance(rest[0], Sequence) else rest
         rest = [*sizes, 2]
+    elif func is torch.zeros_like:
+        pass
     elif func is F.pad:
         rest[0] = [0, 0, *rest[0]]
     else:
         return func(*args)
     return torch.view_as_complex(func(torch.view_as_real(tensor), *rest))
+
+
+def _scattered(func: Callable[..., Any], tensor: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
+    index = index.unsqueeze(-1).expand(*index.shape, 2)
+    parts = func(torch.view_as_real(tensor), axis % tensor.ndim, index, torch.view_as_real(source))
+    return tensor if func is Tensor.scatter_add_ else torch.view_as_complex(parts)
+
+
+def _is_real(args: Sequence[Any]) -> bool:
+    return len(args) == 2 and isinstance(args[0], Tensor) and args[0].is_floating_point()

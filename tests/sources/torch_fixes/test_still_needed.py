@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -35,6 +36,7 @@ from posexport.sources.torch_fixes import (
     max_pool,
     shapes,
     splits,
+    squeezes,
     stacks,
 )
 from posexport.sources.torch_fixes.as_exported import as_exported
@@ -46,6 +48,7 @@ from posexport.sources.torch_fixes.default_dtype import computing_in
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 from posexport.sources.torch_fixes.fast_path import without_fast_path
 from posexport.sources.torch_fixes.helper_lines import with_helper_lines
+from posexport.sources.torch_fixes.known_values import KnownValues, small_buffers
 from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.sources.torch_fixes.module_state import with_state_kept
 from posexport.sources.torch_fixes.shape_solver import with_unsolved_sizes
@@ -551,6 +554,37 @@ def test_groups_by_a_size() -> None:
         _onnx(convolved(torch.conv1d))
     with pytest.raises(Exception, match="specialized it to be a constant"):  # which says what is wrong
         export(convolved(lambda *args: grouped.convolved(torch.conv1d, args, {})))
+
+
+def test_squeezes_of_a_longer_axis() -> None:
+    def squeezed(squeeze: Any) -> Any:
+        return lambda x: squeeze(torch.stack((x, 2 * x), 1), 1)
+
+    with without_exporter_output():
+        with pytest.raises(Exception, match="Squeeze"):
+            onnx.checker.check_model(_onnx(squeezed(torch.squeeze)).model_proto, full_check=True)
+        mended = _onnx(squeezed(lambda *args: squeezes.squeezed(torch.squeeze, args, {})))
+    onnx.checker.check_model(mended.model_proto, full_check=True)
+
+
+def test_known_values() -> None:
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("number", torch.tensor([0, 1]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return [x, 2 * x][self.number[1]]
+
+    class Known(Chosen):
+        def forward(self, x: Tensor) -> Tensor:
+            with KnownValues(self, values):
+                return super().forward(x)
+
+    values = small_buffers(Known())
+    with pytest.raises(Exception, match="data-dependent"):
+        torch.export.export(Chosen(), (X,))
+    assert torch.equal(torch.export.export(Known(), (X,)).module()(X), 2 * X)
 
 
 def test_index_put_by_int32() -> None:
