@@ -223,7 +223,8 @@ def _mapped(weights: Weights, names: Names, origin: Origin, shape: Shape) -> nn.
         return None
     if pages.dtype == memory_mapped.DTYPE and not origin.transforms:
         return pages
-    return lazy_parameters.lazy(shape, partial(_value, weights, names, stored, origin, shape))
+    same = None if origin.transforms or pages.dtype == memory_mapped.DTYPE else pages
+    return lazy_parameters.lazy(shape, partial(_value, weights, names, stored, origin, shape), same)
 
 
 def _value(weights: Weights, names: Names, stored: list[str], origin: Origin, shape: Shape) -> Tensor:

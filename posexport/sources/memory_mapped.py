@@ -158,15 +158,15 @@ class Scratch:
             self._file.close()  # its pages stay open, and with them what it holds
 
     def keep(self, value: Tensor) -> nn.Parameter:
-        """A parameter with the numbers of ``value``, float32."""
-        if self._file is None or value.numel() * 4 < LEAST:
+        """A parameter with the numbers of ``value``, in its type."""
+        if self._file is None or value.nbytes < LEAST:
             return nn.Parameter(value, requires_grad=False)
         try:
             offset = -(-self._file.seek(0, 2) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
             self._file.seek(offset)
-            self._file.write(value.contiguous().numpy().data)
+            self._file.write(value.contiguous().view(-1).view(torch.uint8).numpy().data)
             self._file.flush()
-            parameter = view(open_map(self._file, 4 * value.numel(), offset), 0, value.shape)
+            parameter = view(open_map(self._file, value.nbytes, offset), 0, value.shape, value.dtype)
         except OSError:  # the disk is full after all
             parameter = None
         return nn.Parameter(value, requires_grad=False) if parameter is None else parameter

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from posexport.graph.transposed import contiguous
 from posexport.proof.quantized.factors import vectors
+from posexport.sources.lazy_parameters import numbers, values
 from posexport.sources.memory_mapped import release
 
 if TYPE_CHECKING:
@@ -90,15 +91,15 @@ class Parameters:
         return tuple(self._tensors[name].shape)
 
     def array(self, name: str) -> Array:
-        return np.asarray(self._tensors[name].detach().numpy())
+        return np.asarray(values(self._tensors[name]).numpy())
 
     @cached_property
     def vectors(self) -> Mapping[str, Array]:
         return vectors({name: self.array(name) for name, tensor in self._tensors.items() if tensor.ndim == 1})
 
     def matrix(self, name: str) -> Array:
-        """A parameter [N, ...] as a matrix [N, K]."""
-        array = self.array(name)
+        """A parameter [N, ...] as a matrix [N, K], in the type that it is stored in."""
+        array = numbers(self._tensors[name])
         return array.reshape(len(array), -1)
 
     def free(self, names: Iterable[str]) -> None:

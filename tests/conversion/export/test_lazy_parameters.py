@@ -29,9 +29,9 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="el
 make_lazy = lazy_parameters.lazy
 
 
-def lazy_of_nan(shape: Sequence[int], make: Callable[[], Tensor]) -> nn.Parameter:
+def lazy_of_nan(shape: Sequence[int], make: Callable[[], Tensor], pages: nn.Parameter | None = None) -> nn.Parameter:
     """`lazy_parameters.lazy` with NaN in its storage."""
-    parameter = make_lazy(shape, make)
+    parameter = make_lazy(shape, make, pages)
     assert parameter is not None
     parameter.data.fill_(torch.nan)
     return parameter
@@ -77,9 +77,9 @@ def test_a_file_has_the_weights_of_its_checkpoint(
     monkeypatch.setattr(by_layers, "LARGE", 0)
     wanted, asked = converted("wanted"), list[Sequence[int]]()
 
-    def counted(shape: Sequence[int], make: Callable[[], Tensor]) -> nn.Parameter:
+    def counted(shape: Sequence[int], make: Callable[[], Tensor], pages: nn.Parameter | None) -> nn.Parameter:
         asked.append(shape)
-        return lazy_of_nan(shape, make)
+        return lazy_of_nan(shape, make, pages)
 
     monkeypatch.setattr(memory_mapped, "LARGE", 0)
     monkeypatch.setattr(memory_mapped, "LEAST", 20_000)
