@@ -58,7 +58,9 @@ def narrowed(source: Source, dtype: torch.dtype) -> None:
         for leaf, parameter in list(module.named_parameters(recurse=False)):
             if parameter.ndim > 1:
                 pages = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
-                made.setdefault(parameter, lazy(parameter.shape, parameter.detach().clone, pages) or parameter)
+                found = lazy(parameter.shape, parameter.detach().clone, pages)
+                assert found is not None
+                made.setdefault(parameter, found)
                 setattr(module, leaf, made[parameter])
     narrow(made.values())
 

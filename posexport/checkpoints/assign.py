@@ -191,7 +191,7 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     filled: dict[int, nn.Parameter] = {}
     by_name = dict(plan.model.named_parameters(remove_duplicate=False))
     size = memory_mapped.size_of(plan.model.parameters())
-    large = size > memory_mapped.LARGE
+    large = size > memory_mapped.SHARED
     origins = plan.origins.items()
     mapped = {name: _mapped(weights, names, origin, by_name[name].shape) for name, origin in origins if large}
     kept = size - memory_mapped.size_of(parameter for parameter in mapped.values() if parameter is not None)
