@@ -26,9 +26,10 @@ from posexport.base.system.machine import available, readable
 from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.errors import PosexportError
 
-#: modules with more bytes of weights than this are mapped, and shared where small ones are copied
+#: modules with more bytes of weights than this are shared where small ones are copied, and mapped after their class
+#: has read them
 LARGE = 1 << 28
-#: and in a proof from so many bytes on read one weight at a time
+#: from so many bytes on a checkpoint is mapped, and in a proof read one weight at a time
 SHARED = 1 << 26
 #: parameters of fewer bytes are kept in memory
 LEAST = 1 << 20
