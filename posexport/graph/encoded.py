@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import Message
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 #: fields by the way to the numbers of a model's weights
 _WAY = ("graph", "initializer", "raw_data")

@@ -55,7 +55,7 @@ def is_lazy(parameter: nn.Parameter) -> bool:
     return hasattr(parameter, _READ)
 
 
-def values(parameter: nn.Parameter) -> Tensor:
+def values(parameter: Tensor) -> Tensor:
     """The values of any parameter: its data, or a new tensor if it is lazy."""
     read: Callable[[], Tensor] | None = getattr(parameter, _READ, None)
     return parameter.detach() if read is None else read()
