@@ -60,7 +60,7 @@ def test_graphs_are_those_of_weights_in_memory(name: str, monkeypatch: pytest.Mo
 
 def deep(folder: Path, *, tied: bool = False, vocab: int = 300) -> Path:
     """A Llama of six layers in bfloat16, the matrices of which are too large for the exporter to fold."""
-    sizes = {"hidden_size": 120, "intermediate_size": 200, "num_attention_heads": 5, "max_position_embeddings": 32}
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "max_position_embeddings": 300}
     torch.manual_seed(3)
     config = LlamaConfig(**sizes, num_hidden_layers=6, vocab_size=vocab, tie_word_embeddings=tied, bos_token_id=1)
     model = LlamaForCausalLM(config)
@@ -123,7 +123,7 @@ def test_a_proof_reads_the_checkpoint_itself(
     monkeypatch.setattr("posexport.sources.lazy_parameters.lazy", lazy_of_nan)
     assert converted("got") == wanted
     # two layers and the norms of all
-    layer = 4 * 120 * 120 + 3 * 120 * 200
+    layer = 4 * 128 * 128 + 3 * 128 * 256
     assert sum(kept) < 2.1 * layer
 
 
