@@ -96,7 +96,7 @@ def test_a_file_has_the_weights_of_its_checkpoint(
     assert len(asked) > 36
 
 
-@pytest.mark.parametrize(("precision", "tied"), [("fp32", True), ("fp16", False), ("int4", False)])
+@pytest.mark.parametrize(("precision", "tied"), [("fp32", True), ("int4", False)])
 def test_a_proof_reads_the_checkpoint_itself(
     precision: str, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
