@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from posexport.base.options.recipe import Recipe
 from posexport.conversion.export.build import build
@@ -15,6 +15,7 @@ from posexport.proof.full_model.records import Stack
 from posexport.proof.full_model.weights import Words
 from posexport.run.providers import make_session
 from posexport.sources.builtin import builtin_source
+from posexport.sources.lazy_parameters import lazy, narrow
 from posexport.sources.source import Source
 
 LAYERS, KEPT = 10, (0, 1, 9)
@@ -46,12 +47,26 @@ class Pair:
         )
 
 
-def parameters(source: Source) -> dict[str, Tensor]:
+def parameters(source: Source) -> dict[str, nn.Parameter]:
     return dict(source.module.named_parameters(remove_duplicate=False))
 
 
-def pair(name: str, folder: Path, **options: str) -> Pair:
-    """The graphs of a built-in model, with these options of a recipe."""
+def narrowed(source: Source, dtype: torch.dtype) -> None:
+    """Replace large parameters, which ``dtype`` holds, by those that a proof reads from a checkpoint in ``dtype``."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in source.module.modules():
+        for leaf, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.ndim > 1:
+                pages = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
+                found = lazy(parameter.shape, parameter.detach().clone, pages)
+                assert found is not None
+                made.setdefault(parameter, found)
+                setattr(module, leaf, made[parameter])
+    narrow(made.values())
+
+
+def pair(name: str, folder: Path, dtype: torch.dtype = torch.float32, **options: str) -> Pair:
+    """The graphs of a built-in model with numbers of ``dtype``, with these options of a recipe."""
     full, reduced = (
         builtin_source(name, task=None, settings_given=(*SIZES, f"layers={layers}", f"vocab={words}"))
         for layers, words in ((LAYERS, WORDS.full), (len(KEPT), WORDS.reduced))
@@ -64,6 +79,7 @@ def pair(name: str, folder: Path, **options: str) -> Pair:
             parameter += 0.05 * torch.randn_like(parameter)
             if "norm" in parameter_name and any(f".{layer}." in parameter_name for layer in (3, 7)):
                 parameter[::9] *= 40  # channels that int8 smooths, which no layer of the reduced model has
+            parameter.copy_(parameter.to(dtype))
         for parameter_name, parameter in parameters(reduced).items():
             number = parameter_name.removeprefix(f"{stack}.").partition(".")[0]
             of_full = (
@@ -76,4 +92,6 @@ def pair(name: str, folder: Path, **options: str) -> Pair:
     for source, path in ((full, folder / "full.onnx"), (reduced, folder / "reduced.onnx")):
         calibration = Calibration(random_rows(source, source.limits), lambda graph: make_session(graph).run)
         build(source, path, recipe, calibration=calibration if recipe.reads_texts else None)
+    if dtype != torch.float32:
+        narrowed(full, dtype)
     return Pair(full, reduced, folder / "full.onnx", folder / "reduced.onnx", stack)

@@ -191,7 +191,7 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     filled: dict[int, nn.Parameter] = {}
     by_name = dict(plan.model.named_parameters(remove_duplicate=False))
     size = memory_mapped.size_of(plan.model.parameters())
-    large = size > memory_mapped.LARGE
+    large = size > memory_mapped.SHARED
     origins = plan.origins.items()
     mapped = {name: _mapped(weights, names, origin, by_name[name].shape) for name, origin in origins if large}
     kept = size - memory_mapped.size_of(parameter for parameter in mapped.values() if parameter is not None)
@@ -223,7 +223,8 @@ def _mapped(weights: Weights, names: Names, origin: Origin, shape: Shape) -> nn.
         return None
     if pages.dtype == memory_mapped.DTYPE and not origin.transforms:
         return pages
-    return lazy_parameters.lazy(shape, partial(_value, weights, names, stored, origin, shape))
+    same = None if origin.transforms or pages.dtype == memory_mapped.DTYPE else pages
+    return lazy_parameters.lazy(shape, partial(_value, weights, names, stored, origin, shape), same)
 
 
 def _value(weights: Weights, names: Names, stored: list[str], origin: Origin, shape: Shape) -> Tensor:

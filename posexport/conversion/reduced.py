@@ -31,12 +31,14 @@ def reduced_model(
     """The reduced model that ``source`` (in float32) is proven by; None: it is proven itself."""
     from posexport.conversion.export.half_inputs import with_precision
     from posexport.proof.reduced.reduction import LARGE, reduction_of, weights_of
-    from posexport.sources.lazy_parameters import materialize
+    from posexport.proof.references.precision_copy import shareable
+    from posexport.sources.lazy_parameters import materialize, narrow
 
-    materialize(source.module.parameters())  # a proof reads them many times
     if proof == "full" or (proof == "auto" and weights_of(source) < LARGE):
         return None
 
+    # a copy that cannot read the parameters where they are would have them all
+    (narrow if shareable(source.module) else materialize)(source.module.parameters())
     reduction = reduction_of(source, texts=bool(export.texts))
     if isinstance(reduction, str):
         if proof == "reduced":
@@ -44,6 +46,7 @@ def reduced_model(
         return None
     if proof == "auto" and 2 * reduction.kept > reduction.layers:
         return None  # it would cost what it saves
+    materialize(reduction.source.module.parameters())  # its grid reads them many times
     # cut into the same files
     original = export.layout.arranged(
         msgspec.structs.replace(reduction.source, files=source.files), PRECISIONS[export.recipe.precision]

@@ -63,7 +63,8 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
         as_checkpoint(against, live=live or (manifest is not None and manifest.source.kind == "python")) as (given, _),
     ):
         recipe, origin = _recipe(target, manifest)
-        source = _source(target, manifest, given, LoadOptions.of(options), recipe, origin, remark)
+        lazy = manifest is not None  # another tool's graph is compared with the module before its proof
+        source = _source(target, manifest, given, LoadOptions.of(options), recipe, origin, remark, lazy=lazy)
         source = _with_tokenizer_of(target, manifest, source)
         proof_options = ProofOptions(
             provider=options.provider,
@@ -166,8 +167,10 @@ def _source(
     recipe: Recipe | None,
     origin: SourceInfo | None,
     remark: Callable[[str], None],
+    *,
+    lazy: bool = False,
 ) -> "Source":
-    """The source, loaded with the options that the recipe recorded."""
+    """The source, loaded with the options that the recipe recorded; ``lazy``: as of `load_source`."""
     from posexport.conversion.export.layout import arranged
     from posexport.sources.load_options import LoadOptions
     from posexport.sources.prepare import prepare, recorded_options
@@ -183,7 +186,7 @@ def _source(
         record = msgspec.to_builtins(recipe)
         recorded = recorded_options(record, loading, against, kind=origin.kind, name=origin.name)
         try:
-            source = prepare(against, recorded, recipe)
+            source = prepare(against, recorded, recipe, lazy=lazy)
             in_files = recipe.adapter_format == ADAPTER_INPUTS
             source = arranged(source, recipe.layout, recipe.record, alone=manifest is None, in_files=in_files)
         except PosexportError as err:  # recorded options that do not fit this source
@@ -192,7 +195,7 @@ def _source(
             raise PosexportError(f"{_not_the_source(against, target, manifest)}; verify it against that") from err
     if manifest is not None and (fixed := _fixed_axes(manifest, source) - loading.shown.fixed):
         loading = replace(loading, shown=replace(loading.shown, fixed=fixed))
-        return _source(target, manifest, against, loading, recipe, origin, remark)
+        return _source(target, manifest, against, loading, recipe, origin, remark, lazy=lazy)
     if manifest is not None and manifest.source.sha256 != source.sha256:
         remark(_not_the_source(source.public_name, target, manifest))
     return source

@@ -39,6 +39,7 @@ from posexport.proof.sample.writer import SampleWriter
 from posexport.proof.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.proof.subjects.runner import Make, Runner
 from posexport.sources import memory_mapped
+from posexport.sources.lazy_parameters import materialize
 from posexport.sources.source import Source
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def prove_model(source: Source, model: Path | bytes, options: ProofOptions, fore
 
     Raises PosexportError where the model does not fit the source, the provider does not load, a length is impossible.
     """
+    materialize(source.module.parameters())  # the grid reads them many times
     try:
         with proof_of(source, model, options, foreign) as proof:
             return prove(proof)

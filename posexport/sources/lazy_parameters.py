@@ -3,24 +3,35 @@
 A conversion needs the shapes of a large model's weights while it traces, and the values of each weight once, when it
 writes the file. In float32 the weights of a checkpoint in 16 bits take twice its size, in memory or in a temporary
 file, so each is read, converted and released in turn. The storage of a lazy parameter is reserved and never written: it
-reads as zeros. Only code that calls `values` or `materialize` may use it.
+reads as zeros. Only code that calls `values`, `narrow` or `materialize` may use it.
+
+The proof of a large model reads each weight a few times: `narrow` gives lazy parameters the 16 bits of the checkpoint,
+which its readers cast (`posexport.proof.references.precision_copy`, `numbers`).
 """
 
 import mmap
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from typing import Any
 
+import ml_dtypes
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from posexport.sources import memory_mapped
 
-_READ = "_posexport_read"
+_READ, _PAGES = "_posexport_read", "_posexport_in_file"
+#: types that float32 has all numbers of
+_NARROW = (torch.bfloat16, torch.float16)
 
 
-def lazy(shape: Sequence[int], read: Callable[[], Tensor]) -> nn.Parameter | None:
+def lazy(shape: Sequence[int], read: Callable[[], Tensor], pages: nn.Parameter | None = None) -> nn.Parameter | None:
     """A float32 parameter of ``shape``; ``read`` returns its values in a new tensor.
+
+    ``pages``: a mapped tensor of 16 bits with the same numbers.
 
     None where reserved memory counts as used: on systems other than Linux, and without overcommit.
     """
@@ -35,6 +46,7 @@ def lazy(shape: Sequence[int], read: Callable[[], Tensor]) -> nn.Parameter | Non
     storage = torch.frombuffer(reserved, dtype=dtype, count=count).reshape(tuple(shape))
     parameter = nn.Parameter(storage, requires_grad=False)
     setattr(parameter, _READ, read)
+    setattr(parameter, _PAGES, pages)
     return parameter
 
 
@@ -43,10 +55,42 @@ def is_lazy(parameter: nn.Parameter) -> bool:
     return hasattr(parameter, _READ)
 
 
-def values(parameter: nn.Parameter) -> Tensor:
+def values(parameter: Tensor) -> Tensor:
     """The values of any parameter: its data, or a new tensor if it is lazy."""
     read: Callable[[], Tensor] | None = getattr(parameter, _READ, None)
     return parameter.detach() if read is None else read()
+
+
+def numbers(parameter: Tensor) -> NDArray[Any]:
+    """Those in the storage of a parameter, in its own type, which may be 16 bits (`narrow`)."""
+    tensor = parameter.detach()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return np.asarray(tensor.numpy())
+
+
+def narrow(parameters: Iterable[nn.Parameter]) -> None:
+    """Let all lazy parameters have their values in 16 bits: pages of the checkpoint, which take no memory.
+
+    Those that are computed from the checkpoint's are written to a temporary file, where the disk has room, in 16 bits
+    if these hold them. All stay lazy: `values` and `materialize` read float32.
+
+    Raises:
+        PosexportError: neither disk nor memory has room.
+    """
+    unread = [parameter for parameter in dict.fromkeys(parameters) if is_lazy(parameter)]
+    computed = [parameter for parameter in unread if getattr(parameter, _PAGES) is None]
+    with memory_mapped.Scratch(memory_mapped.size_of(computed) if computed else None) as scratch:
+        for parameter in unread:
+            pages: nn.Parameter | None = getattr(parameter, _PAGES)
+            memory_mapped.put(parameter, scratch.keep(_narrowed(values(parameter))) if pages is None else pages)
+    memory_mapped.trim()
+
+
+def _narrowed(value: Tensor) -> Tensor:
+    """``value`` in 16 bits, or itself where these do not hold it."""
+    every = (value.to(dtype) for dtype in _NARROW)
+    return next((short for short in every if torch.equal(short.to(value.dtype), value)), value)
 
 
 def materialize(parameters: Iterable[nn.Parameter]) -> None:
@@ -58,8 +102,9 @@ def materialize(parameters: Iterable[nn.Parameter]) -> None:
     unread = [parameter for parameter in dict.fromkeys(parameters) if is_lazy(parameter)]
     if not unread:
         return
-    with memory_mapped.Scratch(memory_mapped.size_of(unread)) as scratch:
+    with memory_mapped.Scratch(sum(memory_mapped.DTYPE.itemsize * each.numel() for each in unread)) as scratch:
         for parameter in unread:
             memory_mapped.put(parameter, scratch.keep(values(parameter)))
             delattr(parameter, _READ)
+            delattr(parameter, _PAGES)
     memory_mapped.trim()

@@ -26,9 +26,10 @@ from posexport.base.system.machine import available, readable
 from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.errors import PosexportError
 
-#: modules with more bytes of weights than this are mapped, and shared where small ones are copied
+#: modules with more bytes of weights than this are shared where small ones are copied, and mapped after their class
+#: has read them
 LARGE = 1 << 28
-#: and in a proof from so many bytes on read one weight at a time
+#: from so many bytes on a checkpoint is mapped, and in a proof read one weight at a time
 SHARED = 1 << 26
 #: parameters of fewer bytes are kept in memory
 LEAST = 1 << 20
@@ -158,15 +159,15 @@ class Scratch:
             self._file.close()  # its pages stay open, and with them what it holds
 
     def keep(self, value: Tensor) -> nn.Parameter:
-        """A parameter with the numbers of ``value``, float32."""
-        if self._file is None or value.numel() * 4 < LEAST:
+        """A parameter with the numbers of ``value``, in its type."""
+        if self._file is None or value.nbytes < LEAST:
             return nn.Parameter(value, requires_grad=False)
         try:
             offset = -(-self._file.seek(0, 2) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
             self._file.seek(offset)
-            self._file.write(value.contiguous().numpy().data)
+            self._file.write(value.contiguous().view(-1).view(torch.uint8).numpy().data)
             self._file.flush()
-            parameter = view(open_map(self._file, 4 * value.numel(), offset), 0, value.shape)
+            parameter = view(open_map(self._file, value.nbytes, offset), 0, value.shape, value.dtype)
         except OSError:  # the disk is full after all
             parameter = None
         return nn.Parameter(value, requires_grad=False) if parameter is None else parameter

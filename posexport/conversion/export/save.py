@@ -13,6 +13,7 @@ from torch import nn
 
 from posexport.base.options.recipe import Recipe
 from posexport.base.spec import as_metadata
+from posexport.graph import encoded
 from posexport.graph.queries import weight_bytes
 from posexport.graph.transposed import contiguous
 from posexport.sources.memory_mapped import release
@@ -68,11 +69,13 @@ class OwnFile(Store):
     suffix: str = ".data"
 
     def write(self, model: ir.Model, path: Path, module: nn.Module | None) -> None:
+        parameters = [] if module is None else list(module.parameters())
         if weight_bytes(model) <= EXTERNAL_ABOVE:
-            ir.save(model, path)
+            proto = ir.to_proto(model)
+            release(parameters)
+            encoded.write(proto, path)
             return
         data = path.with_name(path.name + self.suffix)
-        parameters = [] if module is None else list(module.parameters())
         _copy_in_order(model)
         ir.save(
             model,

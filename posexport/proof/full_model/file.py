@@ -1,5 +1,6 @@
 """A graph's file, read without its weights: these are read one at a time."""
 
+import copy
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -25,8 +26,7 @@ class File:
         #: the initializer that a transposed one is
         self.stored_as: dict[str, str] = {}
         self._folder = model.parent if isinstance(model, Path) else Path()
-        self.model = onnx.ModelProto()
-        self.model.CopyFrom(model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False))
+        self.model = onnx.load(model, load_external_data=False) if isinstance(model, Path) else copy.deepcopy(model)
         with_plain_rows(self.model)
 
     @cached_property

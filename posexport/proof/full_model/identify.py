@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from posexport.graph.transposed import contiguous
 from posexport.proof.quantized.factors import vectors
+from posexport.sources.lazy_parameters import numbers, values
 from posexport.sources.memory_mapped import release
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ Array = NDArray[Any]
 _PREFIX = 8
 #: rows that are compared at once, and candidates of one row that are tried
 _ROWS, _TRIED = 256, 64
+#: an odd number with as many bits set as not, by which a product spreads bits
+_MIXES = np.uint64(0x9E3779B97F4A7C15)
 #: parameters up to so many elements are also looked for reordered and folded
 _SMALL = 1 << 21
 #: what is folded into a small parameter: norms of Gemma's family, decays of state space models
@@ -90,15 +93,15 @@ class Parameters:
         return tuple(self._tensors[name].shape)
 
     def array(self, name: str) -> Array:
-        return np.asarray(self._tensors[name].detach().numpy())
+        return np.asarray(values(self._tensors[name]).numpy())
 
     @cached_property
     def vectors(self) -> Mapping[str, Array]:
         return vectors({name: self.array(name) for name, tensor in self._tensors.items() if tensor.ndim == 1})
 
     def matrix(self, name: str) -> Array:
-        """A parameter [N, ...] as a matrix [N, K]."""
-        array = self.array(name)
+        """A parameter [N, ...] as a matrix [N, K], in the type that it is stored in."""
+        array = numbers(self._tensors[name])
         return array.reshape(len(array), -1)
 
     def free(self, names: Iterable[str]) -> None:
@@ -207,24 +210,48 @@ class Parameters:
 
 
 class _Table:
-    """Rows of parameters by their first elements."""
+    """Rows of parameters by their first elements, of which it keeps a number each."""
 
     def __init__(self) -> None:
-        self._rows: dict[bytes, list[tuple[str, str, int]]] = {}
+        self._parts: list[tuple[str, str]] = []
+        self._numbers: list[Array] = []
 
     def add(self, name: str, form: str, prefixes: Array) -> None:
-        contiguous = np.ascontiguousarray(prefixes)
-        size = contiguous.shape[1] * contiguous.itemsize
-        data = contiguous.tobytes()
-        for row in range(len(contiguous)):
-            self._rows.setdefault(data[row * size : (row + 1) * size], []).append((name, form, row))
+        self._parts.append((name, form))
+        self._numbers.append(_mixed(prefixes))
 
     def at(self, prefix: Array, place: int) -> Sequence[tuple[str, str, int]]:
         """Candidates, those at the start of a parameter or at the same place first."""
-        candidates = self._rows.get(prefix.tobytes(), [])
+        if not self._parts:
+            return []
+        numbers, which, rows = self._sorted
+        start, end = (int(np.searchsorted(numbers, _mixed(prefix)[0], side)) for side in ("left", "right"))
+        found = zip(which[start:end].tolist(), rows[start:end].tolist(), strict=True)
+        candidates = [(*self._parts[part], row) for part, row in found]
         if len(candidates) <= _TRIED:
             return candidates
         return sorted(candidates, key=lambda row: row[2] not in (0, place))[:_TRIED]
+
+    @cached_property
+    def _sorted(self) -> tuple[Array, Array, Array]:
+        """The numbers in rising order, with the part and the row of each."""
+        sizes = [len(each) for each in self._numbers]
+        which = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        rows = np.concatenate([np.arange(size, dtype=np.int32) for size in sizes])
+        numbers = np.concatenate(self._numbers)
+        self._numbers.clear()
+        order = np.argsort(numbers, kind="stable")
+        return numbers[order], which[order], rows[order]
+
+
+def _mixed(prefixes: Array) -> NDArray[np.uint64]:
+    """A number for each row [N, K]; rows that differ may have the same one, as each candidate is compared whole."""
+    columns = np.ascontiguousarray(prefixes).view(f"u{prefixes.itemsize}")
+    number = np.zeros(len(columns), np.uint64)
+    for column in columns.T:
+        number = (number ^ column) * _MIXES
+        number ^= number >> np.uint64(32)
+    return number
 
 
 def _key(tensor: "Tensor") -> tuple[int, ...]:

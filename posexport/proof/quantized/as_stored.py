@@ -16,6 +16,7 @@ from posexport.proof.quantized.module import KEPT, AsStored, Form, biases_differ
 from posexport.proof.quantized.read import read
 from posexport.proof.quantized.records import Array, StoredError, Use
 from posexport.sources import memory_mapped
+from posexport.sources.lazy_parameters import numbers, values
 from posexport.sources.source import Source
 
 
@@ -37,7 +38,7 @@ def as_stored(
     """
     parameters = dict(source.module.named_parameters())
     matrices = {
-        name: parameter.detach().numpy()
+        name: numbers(parameter)
         for name, parameter in parameters.items()
         if parameter.ndim >= 2 and parameter.is_floating_point()
     }
@@ -65,8 +66,8 @@ def as_stored(
             form.with_float(matrices[form.name], float_products)
     forms_by_place = _by_place(source, by_file)
     # of a full model's few calls nothing is read again soon, unless all of it fits
-    numbers = sum({id(form): form.nbytes(torch.float64) for form in forms_by_place.values()}.values())
-    kept = 0 if matches and numbers > KEPT else KEPT
+    size = sum({id(form): form.nbytes(torch.float64) for form in forms_by_place.values()}.values())
+    kept = 0 if matches and size > KEPT else KEPT
     return msgspec.structs.replace(source, module=AsStored(source.module, forms_by_place, kept))
 
 
@@ -108,7 +109,7 @@ def _biases(module: nn.Module) -> Mapping[str, Array]:
     for name in parameters:
         bias = parameters.get(name.removesuffix("weight") + "bias") if name.endswith("weight") else None
         if bias is not None:
-            matches[name] = bias.detach().numpy()
+            matches[name] = values(bias).numpy()
     return matches
 
 

@@ -29,11 +29,15 @@ _SKETCH = 96
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A parameter as [N, K]: ``transposed`` where it is stored the other way round."""
+    """A parameter as [N, K], maybe in 16 bits: ``transposed`` where it is stored the other way round."""
 
     name: str
-    matrix: NDArray[np.float32]
+    matrix: Array
     transposed: bool
+
+    def rows(self, numbers: "Sequence[int] | Array") -> NDArray[np.float32]:
+        """These rows in float32."""
+        return np.asarray(self.matrix[numbers], np.float32)
 
 
 #: parameters, with the stored channels and the parameter's rows that these are
@@ -83,7 +87,7 @@ class Matcher:
             rows = left + offset
             inside = (rows >= 0) & (rows < len(candidate.matrix))
             channels, rows = left[inside], rows[inside]
-            good = _agreement(real[channels], candidate.matrix[rows]) >= ALIKE
+            good = _agreement(real[channels], candidate.rows(rows)) >= ALIKE
             if good.any():
                 pieces.append((candidate, channels[good], rows[good]))
                 left = np.setdiff1d(left, channels[good])
@@ -111,7 +115,7 @@ class Matcher:
         for start in range(0, len(left), 1024):
             some = left[start : start + 1024]
             for channel, (which, row) in zip(some, self._nearest(real[some], candidates), strict=True):
-                agreement = 0.0 if which < 0 else _agreement(real[[channel]], candidates[which].matrix[[row]])[0]
+                agreement = 0.0 if which < 0 else _agreement(real[[channel]], candidates[which].rows([row]))[0]
                 if agreement < ALIKE:
                     raise StoredError(
                         f"{stored.name}: channel {channel} is no channel of a parameter of the definition (signs "
@@ -167,7 +171,7 @@ def factor_of(matched: Matched) -> Floats:
     across = np.zeros(real.shape[1])
     square = np.zeros(real.shape[1])
     for candidate, channels, rows in pieces:
-        parameter = candidate.matrix[rows].astype(np.float64)
+        parameter = candidate.rows(rows).astype(np.float64)
         across += np.abs(real[channels] * parameter).sum(0)
         square += (parameter * parameter).sum(0)
     ratio = np.where((across > 0) & (square > 0), across / np.where(square > 0, square, 1), 1)
@@ -176,7 +180,7 @@ def factor_of(matched: Matched) -> Floats:
     powers = near * np.array([[1], [0.5], [2]])
     away = np.zeros_like(powers)
     for candidate, channels, rows in pieces:
-        parameter = candidate.matrix[rows].astype(np.float64)
+        parameter = candidate.rows(rows).astype(np.float64)
         steps = [np.abs(stored.steps(channels, parameter * power)).max(0) for power in powers]
         away = np.maximum(away, steps)
     return np.asarray(np.take_along_axis(powers, away.argmin(0)[None], 0)[0])
@@ -214,12 +218,12 @@ def check(matched: Matched, quantizer: QuantizerName | None = None) -> None:
         if kept:
             _check_kept(stored, candidate, channels, rows)
             continue
-        near = _nearest_whole(stored, channels, candidate.matrix[rows], matched.factor)
+        near = _nearest_whole(stored, channels, candidate.rows(rows), matched.factor)
         if near.all():
             continue
         if not by_order:  # what is right of one channel does not depend on the others
             channels, rows = channels[~near], rows[~near]
-        parameter = candidate.matrix[rows].astype(np.float64) * matched.factor
+        parameter = candidate.rows(rows).astype(np.float64) * matched.factor
         steps = stored.steps(channels, parameter)
         away = np.abs(steps)
         whole = stored.whole[channels].astype(np.int64)
@@ -244,7 +248,7 @@ def _check_kept(stored: Stored, candidate: Candidate, channels: Array, rows: Arr
     count = max(1, _AT_ONCE // candidate.matrix.shape[1])
     for start in range(0, len(channels), count):
         some = channels[start : start + count]
-        parameter = candidate.matrix[rows[start : start + count]]
+        parameter = candidate.rows(rows[start : start + count])
         if (stored.real(some) == parameter).all():
             continue
         away = np.abs(stored.steps(some, parameter.astype(np.float64)))

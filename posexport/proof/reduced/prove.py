@@ -29,6 +29,7 @@ from posexport.proof.sample.check import FinishSample
 from posexport.proof.subjects.half import widened
 from posexport.proof.subjects.runner import Runner
 from posexport.run.bundle.manifest import ReducedProof, model_of
+from posexport.sources.memory_mapped import trim
 from posexport.sources.source import Source
 
 #: exports the reduced model's graphs into a folder, with the options of the full model
@@ -62,6 +63,7 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
             return msgspec.structs.replace(grid, reduced=_record(reduction, weights))
     matches = {file: layers.matches for file, layers in compared.items()}
     of_calls = replace(options, progress=part(tell, 75, 100), matches=matches)
+    trim()  # of the grid, before the full model's session
     calls = _calls(reduction.full, directory, of_calls)
     return msgspec.structs.replace(
         grid,

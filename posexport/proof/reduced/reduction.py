@@ -17,6 +17,7 @@ import msgspec
 from torch import Tensor, nn
 
 from posexport.base.spec import CARRIED, InputSpec, OutputSpec
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.models.definition import Definition
 from posexport.nn.config import Config
 from posexport.proof.full_model.records import NotComparableError, Stack
@@ -260,7 +261,8 @@ def _reduce_vocabulary(module: nn.Module, inputs: Sequence[InputSpec]) -> Words 
             submodule.out_features = WORDS
         for name, parameter in list(submodule.named_parameters(recurse=False)):
             if len(parameter) == vocab:
-                rows = first.setdefault(id(parameter), nn.Parameter(parameter.detach()[:WORDS], requires_grad=False))
+                few = parameter.detach()[:WORDS].to(MODEL_DTYPE.torch)
+                rows = first.setdefault(id(parameter), nn.Parameter(few, requires_grad=False))
                 setattr(submodule, name, rows)
         config = getattr(submodule, "config", None)
         if isinstance(config, Config) and getattr(config, "vocab", None) == vocab:

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
 from posexport.base.system.threads import allowed_threads
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.errors import PosexportError
 from posexport.proof.criterion import Array
 from posexport.proof.grid.inputs import Feeds
@@ -139,7 +140,8 @@ class Reader:
 
 
 def _bytes(parameter: nn.Parameter) -> int:
-    return parameter.numel() * parameter.element_size()
+    """Of at least 4 for a number, so that pieces, and with them roundings of products, are those of float32."""
+    return parameter.numel() * max(parameter.element_size(), MODEL_DTYPE.torch.itemsize)
 
 
 def _pieces(parameter: nn.Parameter) -> Iterator[Tensor]:
