@@ -16,6 +16,7 @@ from posexport.modules.copied import copied
 from posexport.modules.user_module import at
 from posexport.sources import memory_mapped
 from posexport.sources.example import example
+from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 
 Sizes = dict[str, int]
 #: axes of tokens, for which the longest input is searched
@@ -129,7 +130,7 @@ class DrawnCalls:
         """Calls inside the block are of a new copy, and compute no large tensors."""
         before, self.module = self.module, self.fresh()
         try:
-            with ShapesAlone():
+            with without_exporter_output(), ShapesAlone():
                 yield
         finally:
             self.module = before

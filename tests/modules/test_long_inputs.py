@@ -1,5 +1,7 @@
 """The longest input of a module is found without computing its scores."""
 
+import logging
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -96,3 +98,20 @@ def test_the_memory_of_a_point_is_by_what_a_call_makes() -> None:
     assert budget.needed(long, 1 << 30) < 1 << 30 < budget.at_most(long)
     assert budget.needed(short, 1 << 30) == budget.at_most(short)
     assert asked == [{BATCH: 2, SEQUENCE: 4096, "encoder_sequence_length": 1}]
+
+
+class Complex(nn.Module):
+    """Of more than 4,000 tokens the pairs have three numbers each."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = (x @ x.mT).softmax(-1)[..., : 3 if x.shape[1] > 4000 else 2]
+        return torch.view_as_complex(pairs.contiguous()).real
+
+
+def test_a_refused_size_is_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[logging.LogRecord] = []
+    monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "handle", records.append)
+    calls = DrawnCalls("Complex", Complex(), INPUTS)
+    assert calls.accepts({BATCH: 1, SEQUENCE: 4000})
+    assert not calls.accepts({BATCH: 1, SEQUENCE: 4001})
+    assert not records

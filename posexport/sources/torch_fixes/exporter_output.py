@@ -13,10 +13,10 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
 
-#: the last one logs errors of a strategy that it raises too
+#: the last two log errors that they raise too, of a strategy and of a call of shapes
 _LOGGERS = {
     **dict.fromkeys(("torch.onnx", "torch.fx", "onnxscript", "onnx_ir"), logging.ERROR),
-    "torch._guards": logging.CRITICAL,
+    **dict.fromkeys(("torch._guards", "torch._subclasses.fake_tensor"), logging.CRITICAL),
 }
 
 

@@ -218,10 +218,10 @@ RECOGNISED: dict[type[Model], dict[str, int]] = {
 }
 #: of which the CPU leaves padding out
 UNPADDED = {KeyPadding, FloatMask, CausalAndPadding, Grouped, MultiHead, MultiHeadAlone, Encoder, Eager, ByEinsum}
-UNPADDED |= {ByBaddbmm, T5}
+UNPADDED |= {Alibi, ByBaddbmm, T5}
 #: in the short tests; the others differ in how a mask or a product is written (tests/modules/test_twelve_modules.py)
 _SHORT = {(KeyPadding, "portable"), (KeyPadding, "cpu"), (KeyPadding, "cuda"), (Encoder, "cpu"), (Decoder, "cuda")}
-_SHORT |= {(model, "cpu") for model in (CausalAndPadding, Grouped, MultiHead, Eager, ByEinsum, T5)}
+_SHORT |= {(model, "cpu") for model in (CausalAndPadding, Grouped, MultiHead, Eager, ByEinsum, T5, Alibi)}
 
 
 def inputs(model: type[Model]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from posexport.base.refusal import Refusal
-from posexport.graph.builder import Builder
+from posexport.graph.builder import Builder, Operand
 from posexport.graph.edits import take_place
 from posexport.graph.ops.attention import AttentionSpec, BiasSpec
 from posexport.graph.ops.dropped_scores import LOWEST, drops
@@ -196,8 +196,18 @@ def seen_by_the_rest(g: Builder, mask: ir.Value, rest: ir.Value | None, first: i
             above = g.Cast(g.Greater(rest, -np.inf), to=ir.DataType.INT64)
             any_kept = g.Cast(g.ReduceMax(above, [-1], keepdims=0), to=ir.DataType.BOOL)
         # as many axes of size 1 as before: nodes of fixed sizes may follow
-        parts = [[1] if size == 1 else g.size(q, axis) for axis, size in enumerate(shape)]
+        parts = [[1] if size == 1 else _size(g, first, q, axis) for axis, size in enumerate(shape)]
         ir.convenience.replace_all_uses_with(any_key, g.op("Expand", any_kept, g.shape(*parts), shape=shape))
+
+
+def _size(g: Builder, node: ir.Node, q: ir.Value, axis: int) -> Operand:
+    """The size of an axis of the queries, read from an input of the graph where one has it: rows of tokens follow."""
+    size = (sizes(q) or ())[axis]
+    if isinstance(size, int):
+        return [size]
+    given = (value for value in (node.graph.inputs if node.graph is not None else ()) if size in (sizes(value) or ()))
+    source = next(given, q)
+    return g.size(source, (sizes(source) or ()).index(size))
 
 
 def _precedes(node: ir.Node, other: ir.Node) -> bool:
