@@ -93,7 +93,7 @@ class DrawnCalls:
 
         False also where that does not show, or where the module is too large to be copied.
         """
-        if not self.small:
+        if not self.small or not self._draws_few(sizes):
             return False
         with self._of_shapes():
             try:
@@ -114,8 +114,7 @@ class DrawnCalls:
 
     def largest_tensor(self, sizes: Mapping[str, int]) -> int | None:
         """Elements of the largest tensor of a call at ``sizes``; None where shapes alone do not tell."""
-        inputs = ([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes] for spec in self.inputs)
-        if not self.small or max(map(math.prod, inputs), default=0) > _MOST_DRAWN:
+        if not self.small or not self._draws_few(sizes):
             return None
         with self._of_shapes():
             try:
@@ -124,6 +123,11 @@ class DrawnCalls:
             except Exception:  # noqa: BLE001 (a value of a tensor that has none)
                 return None
         return int(made.elements)
+
+    def _draws_few(self, sizes: Mapping[str, int]) -> bool:
+        """Whether inputs of ``sizes`` are small, which are drawn whole: pairs of tokens are not."""
+        inputs = ([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes] for spec in self.inputs)
+        return max(map(math.prod, inputs), default=0) <= _MOST_DRAWN
 
     @contextmanager
     def _of_shapes(self) -> Iterator[None]:
