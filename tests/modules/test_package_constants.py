@@ -62,6 +62,18 @@ class Counted(nn.Module):
         return x * seen + (seen > 0).to(x.dtype)
 
 
+class Sliced(nn.Module):
+    """Rows of a small table by the number of tokens, and a row for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.randn(190, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        T = x.shape[1]
+        return x * self.rows[:T] + self.rows[0].expand(x.shape)
+
+
 class Squeezed(nn.Module):
     """Squeezes of axes that are longer, as of heads and classes, beside one of 1."""
 
@@ -137,6 +149,7 @@ class Framed(nn.Module):
     [
         (Chain(), {"x": (2, 4, D)}, {"x": (5, 4, D)}),
         (Counted(), {"x": (3, 2)}, {"x": (5, 2)}),
+        (Sliced(), {"x": (3, 7, D)}, {"x": (1, 190, D)}),
         (Squeezed(), {"x": (3, 7, D)}, {"x": (1, 9, D)}),
         (Resampled(), {"x": (2, 8, 50)}, {"x": (3, 5, 50)}),
         (Bands(in_place=True), {"x": (3, 4, 11, 2)}, {"x": (2, 4, 9, 2)}),

@@ -84,7 +84,9 @@ class KnownValues(TorchFunctionMode):
         """The result with the values, where all tensors are known; None otherwise."""
         leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        is_symbolic = any(isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in leaves)
+        # a slice is no node of a tree
+        ends = [end for leaf in leaves if isinstance(leaf, slice) for end in (leaf.start, leaf.stop, leaf.step)]
+        is_symbolic = any(isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in (*leaves, *ends))
         if not tensors or is_symbolic or any(self._of(tensor) is None for tensor in tensors):
             return None
         real = tree_map_only(Tensor, self._of, (tuple(args), dict(kwargs)))
