@@ -63,15 +63,16 @@ class Counted(nn.Module):
 
 
 class Sliced(nn.Module):
-    """Rows of a small table by the number of tokens, and a row for each."""
+    """Rows of a small table, by the number of tokens."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.embed = nn.Embedding(11, D)
         self.register_buffer("rows", torch.randn(190, D))
 
-    def forward(self, x: Tensor) -> Tensor:
-        T = x.shape[1]
-        return x * self.rows[:T] + self.rows[0].expand(x.shape)
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.embed(ids) * self.rows[: ids.shape[1]]
+        return out
 
 
 class Squeezed(nn.Module):
@@ -149,7 +150,6 @@ class Framed(nn.Module):
     [
         (Chain(), {"x": (2, 4, D)}, {"x": (5, 4, D)}),
         (Counted(), {"x": (3, 2)}, {"x": (5, 2)}),
-        (Sliced(), {"x": (3, 7, D)}, {"x": (1, 190, D)}),
         (Squeezed(), {"x": (3, 7, D)}, {"x": (1, 9, D)}),
         (Resampled(), {"x": (2, 8, 50)}, {"x": (3, 5, 50)}),
         (Bands(in_place=True), {"x": (3, 4, 11, 2)}, {"x": (2, 4, 9, 2)}),
@@ -171,6 +171,12 @@ def test_columns_by_a_mask_of_the_module(tmp_path: Path) -> None:
     module, ids = Columns(), torch.tensor([[4.0], [0.0], [3.0], [1.0]])
     proven(module, tmp_path / "b", example_inputs={"x": torch.cat([torch.randn(4, 1), ids, torch.randn(4, 1)], 1)})
     _agrees(tmp_path / "b", module, {"x": torch.cat([torch.randn(3, 1), ids[:3], torch.randn(3, 1)], 1)})
+
+
+def test_a_table_that_is_sliced_by_a_size_is_no_constant(tmp_path: Path) -> None:
+    module = Sliced()
+    proven(module, tmp_path / "b", example_inputs={"ids": torch.arange(14).view(2, 7) % 11})
+    _agrees(tmp_path / "b", module, {"ids": torch.arange(190).view(1, 190) % 11})
 
 
 def test_ids_of_an_axis_are_a_least_size_of_it(tmp_path: Path) -> None:
