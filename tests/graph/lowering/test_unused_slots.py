@@ -35,7 +35,7 @@ PADDED = (0, 3, 9)
 FILLS = (np.nan, np.inf, -np.inf, 1e38)
 #: used slots before the calls, and the new tokens of each call
 CALLS = [
-    # decode steps: few used, just below and at two thirds, nearly all, all
+    # decode steps: few used, more than half, nearly all, all
     *((before, (1,)) for before in (2, 11, 20, 21, 27, 30, 31)),
     *((before, (3,)) for before in (2, 11, 20, 25, 28)),
     *((0, (length,)) for length in (1, 5, 17, 28, 31, 32)),
