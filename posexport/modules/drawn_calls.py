@@ -42,6 +42,8 @@ class DrawnCalls:
         self.keeps_tables = False
         #: sizes at which a call made a table of an earlier call anew, larger and with the same rows
         self.beyond: Sizes = {}
+        #: outputs of calls of drawn inputs, of a module whose calls take seconds
+        self._outputs: dict[tuple[tuple[str, int], ...], dict[str, Tensor]] = {}
         #: axes of inputs, each with an axis of an output, by name and number, that has the same size
         self._equal_axes: set[tuple[str, str, int]] = set()
 
@@ -52,9 +54,16 @@ class DrawnCalls:
     def run(self, sizes: Sizes, tensors: Mapping[str, Tensor] | None = None, what: str = "") -> dict[str, Tensor]:
         """The outputs at ``sizes``, of ``tensors`` or drawn inputs; ``what`` describes them in messages.
 
+        Those of drawn inputs may be of an earlier call, where the module is too large to be copied.
+
         Raises:
             PosexportError: what the module did there.
         """
+        if tensors is None and not self.small:
+            key = tuple(sizes.items())
+            if key not in self._outputs:
+                self._outputs[key] = self.run(sizes, example(self.inputs, sizes), what)
+            return self._outputs[key]
         try:
             return call(self.module, example(self.inputs, sizes) if tensors is None else tensors)
         except PosexportError as err:

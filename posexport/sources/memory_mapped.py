@@ -175,7 +175,7 @@ class Scratch:
 
 def move(parameters: Iterable[nn.Parameter]) -> None:
     """Move float32 parameters, the same objects, to pages of a `Scratch` if they are `LARGE` and the disk has room."""
-    found = [parameter for parameter in parameters if parameter.dtype == DTYPE]
+    found = [each for each in parameters if each.dtype == DTYPE and not hasattr(each, _PAGES)]
     if (size := size_of(found)) <= LARGE:
         return
     with contextlib.suppress(PosexportError), Scratch(size) as scratch:

@@ -18,7 +18,7 @@ from posexport.sources.torch_fixes.default_dtype import computing_in
 from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through import attention
 from posexport.through.inputs import MASK
-from posexport.through.module import TransformersModule
+from posexport.through.module import TransformersModule, with_few_layers
 
 #: in the remark on a model with custom attention
 CUSTOM_ATTENTION = "computes attention by code of its own"
@@ -99,25 +99,27 @@ def use_posexport_attention(label: str, module: TransformersModule, *, encoder_a
     Raises:
         PosexportError: the outputs differ, or are not deterministic.
     """
-    # reference: eager attention and experts
-    reference, name = ReferenceOutputs(label, module), type(module.model).__name__
+    # reference: eager attention and experts, in a few layers of a large model
+    trial, name = with_few_layers(module), type(module.model).__name__
+    reference = ReferenceOutputs(label, trial)
     attention.register()
-    attention.use(module.model)
+    _use(module, trial)
     if not reference.first_difference():
         return []
     if encoder_apart:
-        attention.use_apart(module.model.get_encoder(), attention="eager")
+        for model in {id(each): each.model for each in (module, trial)}.values():
+            attention.use_apart(model.get_encoder(), attention="eager")
         if not reference.first_difference():
             return [f"the encoder of {name} {CUSTOM_ATTENTION}, of which posexport sees what is in the graph"]
     # custom attention: back to eager attention, with posexport's experts; any difference left is an error
-    attention.use(module.model, attention="eager")
+    _use(module, trial, attention="eager")
     if output := reference.first_difference():
         if not reference.finite():
             raise PosexportError(
                 f"{label}: {name} gives {output} that are no finite numbers for padded texts; it is not "
                 "converted through transformers"
             )
-        if ReferenceOutputs(label, module).first_difference():
+        if ReferenceOutputs(label, trial).first_difference():
             raise PosexportError(
                 f"{label}: {name} gives another {output} in every call, so it draws at random or keeps a "
                 "state; it is not converted through transformers"
@@ -127,3 +129,10 @@ def use_posexport_attention(label: str, module: TransformersModule, *, encoder_a
             "converted through transformers"
         )
     return [f"{name} {CUSTOM_ATTENTION}, of which posexport sees what is in the graph"]
+
+
+def _use(module: TransformersModule, trial: TransformersModule, **implementations: str) -> None:
+    """`attention.use` for both, which may be one."""
+    attention.use(module.model, **implementations)
+    if trial is not module:
+        attention.use(trial.model, **implementations)

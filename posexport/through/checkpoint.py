@@ -1,6 +1,7 @@
 """Loads the model of a checkpoint with transformers' class for its ``model_type``."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,10 +19,10 @@ from posexport.checkpoints.pooling import Pooling
 from posexport.errors import PosexportError
 from posexport.models.with_adapters import WithAdapters
 from posexport.nn.adapted import AdaptedEmbedding, AdaptedLinear
-from posexport.sources import memory_mapped
+from posexport.sources import lazy_parameters, memory_mapped
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Model
-from posexport.through import heads, library, masks, pages, pictures, refusals, seq2seq, timesfm, vision
+from posexport.through import heads, lazy_load, library, masks, pages, pictures, refusals, seq2seq, timesfm, vision
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder_source import decoder_source
 from posexport.through.inputs import POSITIONS, SOUND, forward_parameters
@@ -51,12 +52,14 @@ def make(checkpoint: Checkpoint) -> Model:
             checkpoint.adapter.merge_into(model)
         adapters.put_into(model, checkpoint.adapters.values())
         # export it with its head, by the maker of its task
+        maker = _OF_TYPES.get(model.config.model_type) or _MAKERS.get(task.name, _single_graph)
+        if pooling is not None or checkpoint.task == scoring.TEXT_RANKING or maker is not _single_graph:
+            lazy_parameters.materialize(model.parameters())
         if pooling is not None:
             result = _with_pooling(checkpoint, model, pooling)
         elif checkpoint.task == scoring.TEXT_RANKING:
             result = _reranker(checkpoint, model)
         else:
-            maker = _OF_TYPES.get(model.config.model_type) or _MAKERS.get(task.name, _single_graph)
             result = maker(checkpoint, model, task)
         result = _with_adapters(checkpoint, result)
     result = msgspec.structs.replace(
@@ -192,19 +195,23 @@ def _load(transformers: Any, checkpoint: Checkpoint, task: Task) -> Any:
         raise _failed(config, transformers, err) from err
     if (labels := label_counts.by_weight(checkpoint)) is not None:
         settings.num_labels = labels
-    # eager, as the reference that posexport's attention and experts are compared with
     cls = _class(transformers, settings, config, task)
+    # eager, as the reference that posexport's attention and experts are compared with
+    load = partial(
+        cls.from_pretrained,
+        config=settings,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",
+        trust_remote_code=False,
+        local_files_only=True,
+        output_loading_info=True,
+    )
     try:
-        model, loading = cls.from_pretrained(
-            path,
-            config=settings,
-            dtype=torch.float32,
-            attn_implementation="eager",
-            experts_implementation="eager",
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        lazy = lazy_load.load(checkpoint, lambda state: load(None, state_dict=state))
+        model, loading = load(path) if lazy is None else lazy
+    except PosexportError:
+        raise
     except Exception as err:
         raise _failed(config, transformers, err) from err
     # weights that the checkpoint lacks, or that do not fit
@@ -229,7 +236,7 @@ def _load(transformers: Any, checkpoint: Checkpoint, task: Task) -> Any:
             f"that {cls.__name__} of transformers does not read: {', '.join(unread[:3])}; that class may compute "
             "another model, so it is not converted"
         )
-    memory_mapped.move(model.parameters())
+    memory_mapped.move(parameter for parameter in model.parameters() if not lazy_parameters.is_lazy(parameter))
     return model.eval()
 
 

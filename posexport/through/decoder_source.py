@@ -22,6 +22,7 @@ from posexport.modules.inserted_cache import by_pass
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
 from posexport.proof.reduced.reduction import reduction_of
+from posexport.sources.lazy_parameters import materialize
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through.decoder import ThroughDecoder
@@ -30,7 +31,7 @@ from posexport.through.recorded import recorded
 from posexport.through.states_decoder import StatesDecoder
 
 #: tokens of the long input at which a large model is compared; its proof compares longer ones
-_FAR_OF_LARGE = 257
+_FAR_OF_LARGE = 129
 
 
 def decoder_source(source: Source, depth: int, task: str = TASK) -> Source:
@@ -57,6 +58,7 @@ def decoder_source(source: Source, depth: int, task: str = TASK) -> Source:
 
 def _inserted(source: Source, user: UserModule, reason: NotCachedError) -> Source:
     """The source with a cache that a graph pass inserts; ``reason``: why calls of attention cannot keep the cache."""
+    materialize(user.parameters())
     try:
         cached, _ = by_pass(source, user, with_positions=_takes_positions(user))
     except (NotInsertedError, NotCachedError) as err:
@@ -103,6 +105,7 @@ def _called(source: Source, user: UserModule, depth: int) -> Source:
     else:
         few = reduction_of(result)
         trial = decoder if isinstance(few, str) else cast(ThroughDecoder, few.source.module)
+        materialize(trial.parameters())
         check_calls(trial, torch.float32, far=_FAR_OF_LARGE)
     return result
 

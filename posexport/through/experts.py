@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.sources.lazy_parameters import values
+
 #: of a layer that `stack` changed: the number of its experts
 _COUNT = "posexport_experts"
 
@@ -57,7 +59,7 @@ def _first(layer: Any) -> str:
 
 def _replace(layer: Any, name: str, matrix: Any) -> None:
     """Replace a parameter by the matrix of its weight in the order [expert, output, input]."""
-    weight = getattr(layer, name).detach()
+    weight = values(getattr(layer, name))
     stacked = matrix(weight.mT if layer.is_transposed else weight).contiguous()
     setattr(layer, name, nn.Parameter(stacked, requires_grad=False))
 

@@ -25,6 +25,7 @@ from posexport.modules.returned import named_outputs
 from posexport.modules.user_module import UserModule, returning
 from posexport.proof.reduced.reduction import leave_out_layers
 from posexport.sources.example import axis_sizes, example
+from posexport.sources.lazy_parameters import materialize
 from posexport.sources.memory_mapped import LARGE, copy_with_same_weights, size_of
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes.symbolic_int import with_symbolic_ints
@@ -137,13 +138,20 @@ def checkpoint_source(
 
 def _by_few_layers(argument: str, module: TransformersModule, label: str) -> Source:
     """The source of ``module``, from calls of a few of its layers where it is large: they show the same."""
-    few = copy_with_same_weights(module) if size_of(module.parameters()) > LARGE else module
-    if few is not module and isinstance(leave_out_layers(few), str):
-        few = module
+    few = with_few_layers(module)
     source = source_of_module(argument, few, *few.example_and_axes, label=label, fingerprint=b"")
     assert isinstance(source.module, UserModule)
     source.module.module = in_eval_mode(argument, module)
     return source
+
+
+def with_few_layers(module: TransformersModule) -> TransformersModule:
+    """A copy with a few layers of each kind where ``module`` is large, else ``module``; its parameters have values."""
+    few = copy_with_same_weights(module) if size_of(module.parameters()) > LARGE else module
+    if few is not module and isinstance(leave_out_layers(few), str):
+        few = module
+    materialize(few.parameters())
+    return few
 
 
 def _check_axes(label: str, task: str, source: Source) -> None:

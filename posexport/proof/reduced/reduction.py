@@ -7,7 +7,7 @@ the reduced one too, so that each layer of the full graph can be compared with o
 """
 
 import copy
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from itertools import pairwise
@@ -30,6 +30,8 @@ from posexport.sources.source import Source
 LARGE = 16_000_000
 #: rows of embeddings and head that a reduced model has
 WORDS = 1024
+#: ways through the kinds of layers that are tried
+_MOST_WALKS = 20_000
 #: how attributes end that have numbers of layers
 _OF_NUMBERS = ("_indexes", "_indices", "_idxs")
 #: attributes in which layers of one kind may differ: PyTorch's, and those that say which layer it is
@@ -181,32 +183,40 @@ def chosen(kinds: Sequence[object], *, traced: bool = False) -> list[int] | None
     """
     if traced:
         kinds = [*zip(kinds, [*kinds[1:], None], strict=True)]
-    for times in (1, 2):
-        indices = _walk(kinds, times)
-        kept = Counter(kinds[index] for index in indices)
-        if set(pairwise(kinds[index] for index in indices)) != set(pairwise(kinds)):
+    indices = _walk(kinds)
+    return None if indices is None or len(indices) == len(kinds) else indices
+
+
+def _walk(kinds: Sequence[object]) -> list[int] | None:
+    """The fewest indices from the first layer to the last that `chosen` asks for, the layer before the last included.
+
+    What follows the last layer may read the one before it. None: too many kinds take turns to find them.
+    """
+    last, after = len(kinds) - 1, dict[object, set[object]]()
+    for one, other in pairwise(kinds):
+        after.setdefault(one, set()).add(other)
+    needed = {kind: min(2, count) for kind, count in Counter(kinds).items()}
+    paths, seen = deque([[0]]), set[object]()
+    while paths and len(seen) < _MOST_WALKS:
+        path = paths.popleft()
+        walked = [kinds[index] for index in path]
+        counts = Counter(walked)
+        if path[-1] == last:
+            whole = set(pairwise(walked)) == set(pairwise(kinds)) and all(
+                counts[kind] >= needed[kind] for kind in needed
+            )
+            if whole and walked[-2:] == [*kinds[-2:]]:
+                return path
             continue
-        if all(kept[kind] >= min(2, count) for kind, count in Counter(kinds).items()):
-            return indices if len(indices) < len(kinds) else None
+        state = (walked[-1], frozenset(pairwise(walked)), frozenset((kind, min(2, counts[kind])) for kind in counts))
+        if state in seen:  # by fewer layers, or as many that end earlier
+            continue
+        seen.add(state)
+        following = {
+            next((at for at in range(path[-1] + 1, last) if kinds[at] == kind), last) for kind in after[walked[-1]]
+        }
+        paths += [[*path, at] for at in sorted({*following, last}) if kinds[at] in after[walked[-1]]]
     return None
-
-
-def _walk(kinds: Sequence[object], times: int) -> list[int]:
-    """Indices from the first layer to the last; each pair of adjacent kinds up to so many times on the way."""
-    pairs, seen, indices = set(pairwise(kinds)), Counter[object](), [0]
-    for index, kind in enumerate(kinds[1:], 1):
-        pair = kinds[indices[-1]], kind
-        if pair in pairs and seen[pair] < times:
-            seen[pair] += 1
-            indices.append(index)
-    last = len(kinds) - 1
-    if kinds[indices[-1]] == kinds[last] and len(indices) > 1:
-        indices[-1] = last
-    else:
-        indices.append(last)
-    if last > 1 and kinds[indices[-2]] != kinds[last - 1]:  # what follows the last layer may read the one before it
-        indices.insert(-1, last - 1)
-    return indices
 
 
 def _keep(owner: nn.Module, name: str, indices: Sequence[int]) -> str | None:

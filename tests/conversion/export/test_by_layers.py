@@ -164,7 +164,8 @@ def test_a_hybrid_of_transformers_code_is_repeated(tmp_path: Path, monkeypatch: 
         ("ABABABAB", [0, 1, 2, 1, 2, 1, 2, 5]),
         ("BAAAAA", [0, 1, 2, 2, 2, 3]),
         ("AABAABAABAAB", [0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 8]),
-        ("AAABAAABAAABAAAB", [0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 10]),
+        ("AAABAAABAAABAAAB", [0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 9]),
+        ("AABAABAABABABABA", [0, 1, 2, 3, 1, 2, 3, 1, 2, 6, 2, 6, 2, 6, 2, 8]),
         ("AAAAAB", [0, 1, 1, 1, 2, 3]),
     ],
 )
