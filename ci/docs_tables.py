@@ -25,6 +25,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 from ci.lab.audit.table import table as audited
 from ci.lab.bench_suites.markdown import tables
 from ci.lab.cuda_dry.table import table as cuda_dry
+from ci.lab.deployed.steps import table as steps
 from ci.lab.deployed.table import table as converting
 from ci.lab.packages import table as packages
 from ci.lab.providers.table import table as provider
@@ -442,6 +443,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed": speed_short,
     "cuda-dry": cuda_dry,
     "converting": converting,
+    "steps": steps,
     "webgpu": partial(provider, "webgpu"),
     "openvino": partial(provider, "openvino"),
     "openvino-bfloat": partial(provider, "openvino", "bf16"),

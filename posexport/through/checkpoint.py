@@ -53,7 +53,7 @@ def make(checkpoint: Checkpoint) -> Model:
         adapters.put_into(model, checkpoint.adapters.values())
         # export it with its head, by the maker of its task
         maker = _OF_TYPES.get(model.config.model_type) or _MAKERS.get(task.name, _single_graph)
-        if pooling is not None or checkpoint.task == scoring.TEXT_RANKING or maker is not _single_graph:
+        if pooling is not None or checkpoint.task == scoring.TEXT_RANKING or maker not in (_single_graph, vision.make):
             lazy_parameters.materialize(model.parameters())
         if pooling is not None:
             result = _with_pooling(checkpoint, model, pooling)

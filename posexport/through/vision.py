@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from posexport.base.spec import EMBEDS, InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 from posexport.base.tasks.task import Task
+from posexport.checkpoints.config import Config
 from posexport.checkpoints.opened import Checkpoint
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
@@ -26,7 +27,10 @@ from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
 from posexport.modules.user_module import UserModule, by_name
 from posexport.proof.full_model.records import NotComparableError
+from posexport.proof.reduced.reduction import leave_out_layers
 from posexport.sources.example import axis_sizes, example
+from posexport.sources.lazy_parameters import materialize
+from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.source import Model, model_of
 from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through import attention
@@ -218,15 +222,11 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
             f"{config.label} says model_type = {kind}, which reads images or sounds beside text; of such models "
             f"{', '.join(TOWERS)} are converted"
         )
-    # reference: transformers' logits and features without its cache, before anything in the model is replaced
+    # reference: transformers' model without its cache, before anything in it is replaced
     model.config.use_cache = model.config.get_text_config().use_cache = False
     attention.use(model, attention="eager", experts="eager")
+    original = copy_with_same_weights(model)
     tower = TOWERS[kind](config, model).eval()
-    ids_BT, images = _sample(model, tower)
-    image_BT = ids_BT == getattr(model.config, tower.token)
-    more = tower.more_images(torch.Generator().manual_seed(1))
-    features = _reference_features(model, more)
-    reference = _reference_logits(model, ids_BT, {**images, **tower.model_inputs(image_BT)})
     # the decoder: posexport's attention, then its KV cache, then embeddings as its input
     inputs = text_inputs(model, {IDS, MASK})
     text = TransformersModule(tower.of_texts(model), task.outputs, inputs, with_positions=True).eval()
@@ -240,29 +240,73 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     decoder = decoder_source(without_cache, model.config.get_text_config().num_hidden_layers, task.name)
     given = model.get_input_embeddings()
     embeds = embeds_decoder(decoder, text, given, EMBEDS, tower.decoder, tower.more, tower.streams)
-    # compare the parts with the reference, in float64 if memory allows a copy
     vision = _vision(str(checkpoint.files.path), tower)
     definition = ThroughVision(vision, tower, tower.embed(model), embeds, text.inputs[0]).eval()
-    compared, dtype = definition, torch.float32
-    if small(model):
-        compared, dtype = copy.deepcopy(definition), torch.float64
-        in_precision(compared, dtype)
+    if what := _difference(definition, original, TOWERS[kind], config):
+        raise PosexportError(
+            f"{config.label}: {kind} gives other {what} than its parts do; it is not converted through transformers"
+        )
+    rules, on_rules = picture_rules(checkpoint, model)
+    result = model_of(definition, task.name, trial=decoder)
+    return msgspec.structs.replace(result, picture_rules=rules, remarks=[*result.remarks, *on_rules])
+
+
+def _difference(definition: ThroughVision, original: Any, kind: type[Tower], config: Config) -> str:
+    """What the parts compute otherwise than the ``original`` model; empty: nothing.
+
+    Of a large model a few layers are compared; all where these differ, or where its code needs all of them.
+    """
+    if small(original):
+        wide = copy.deepcopy(definition)
+        in_precision(wide, torch.float64)
+        return _different(wide, original, torch.float64, kind(config, original).eval())
+    try:
+        few = _few_layers(definition, original)
+        if few is not None and not _different(*few, torch.float32, kind(config, few[1]).eval()):
+            return ""
+    except (ArithmeticError, AttributeError, LookupError, NotComparableError, RuntimeError, TypeError, ValueError):
+        pass
+    for module in (definition, original):
+        materialize(module.parameters())
+    return _different(definition, original, torch.float32, kind(config, original).eval())
+
+
+def _few_layers(definition: ThroughVision, original: nn.Module) -> tuple[ThroughVision, nn.Module] | None:
+    """Copies with the same few layers, whose parameters have values; None where that cannot be.
+
+    Raises:
+        NotComparableError: parts are made for the number of layers.
+    """
+    few = copy_with_same_weights(definition), copy_with_same_weights(original)
+    stacks = [leave_out_layers(module) for module in few]
+    kept = [[] if isinstance(found, str) else sorted([*stack.kept] for stack in found.values()) for found in stacks]
+    if kept[0] != kept[1] or not kept[0]:
+        return None
+    for module in few:
+        materialize(module.parameters())
+    few[0].reduced_to(definition.vocab)
+    return few
+
+
+def _different(definition: ThroughVision, original: Any, dtype: torch.dtype, tower: Tower) -> str:
+    """The first that differs, of the logits for an image and the features of several; ``tower``: the original's."""
+    ids_BT, images = _sample(original, tower)
+    image_BT = ids_BT == getattr(original.config, tower.token)
+    more = tower.more_images(torch.Generator().manual_seed(1))
+    features = _reference_features(original, more)
+    reference = _reference_logits(original, ids_BT, {**images, **tower.model_inputs(image_BT)})
     decoder_inputs = tower.decoder_inputs(image_BT, images)
-    logits = _logits_in_two_calls(compared, tower, ids_BT, image_BT, _cast(images, dtype), decoder_inputs)
+    logits = _logits_in_two_calls(definition, tower, ids_BT, image_BT, _cast(images, dtype), decoder_inputs)
     pairs = [("logits for an image", logits, reference)]
     with torch.no_grad():
         for expected in features:
-            actual = tower.unpadded(_features(compared, _cast(more, dtype)), more)
+            actual = tower.unpadded(_features(definition, _cast(more, dtype)), more)
             pairs.append(("features for several images", actual, expected))
     for what, actual, expected in pairs:
         # eager attention computes its softmax in float32 in any precision
         if differ(actual, expected, torch.ones(expected.shape[:-1]), torch.float32):
-            raise PosexportError(
-                f"{config.label}: {kind} gives other {what} than its parts do; it is not converted through transformers"
-            )
-    rules, on_rules = picture_rules(checkpoint, model)
-    result = model_of(definition, task.name, trial=decoder)
-    return msgspec.structs.replace(result, picture_rules=rules, remarks=[*result.remarks, *on_rules])
+            return what
+    return ""
 
 
 def _vision(argument: str, tower: Tower) -> UserModule:

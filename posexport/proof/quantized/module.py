@@ -165,8 +165,8 @@ def biases_differ(matches: Sequence[tuple[Use, Matched]], biases: Mapping[str, A
 
 
 _aten = torch.ops.aten
-#: bytes of weights that are kept unpacked; further ones are unpacked where they are read
-KEPT = 1 << 30
+#: bytes of weights that are kept unpacked, where they are this share of all at least; others are unpacked when read
+KEPT, _SHARE = 1 << 30, 8
 #: bytes above which a matrix (of a vocabulary) is unpacked in chunks, and the rows of a chunk
 _AT_ONCE, _ROWS = 1 << 28, 1 << 13
 
@@ -175,13 +175,15 @@ class AsStored(nn.Module):
     """``original`` with the parameters of ``forms`` in products and lookups.
 
     Parameters are known by where their numbers lie, so that transposed ones, and rows of one, are known too. The first
-    ``kept`` bytes of matrices stay unpacked: layers are read in turn, so the one used longest ago would be the next.
+    ``kept`` bytes of matrices stay unpacked: layers are read in turn, so the one used longest ago would be the next. Of
+    a model so large that it would save little none stay.
     """
 
     def __init__(self, original: nn.Module, forms: Mapping[tuple[str, bool], Form], kept: int = KEPT) -> None:
         super().__init__()
         self.original = original
-        self._forms, self._kept = dict(forms), kept
+        self._forms = dict(forms)
+        self._kept = kept if sum(form.nbytes(torch.float32) for form in forms.values()) <= _SHARE * kept else 0
         self._matrices: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
 
     @property
