@@ -27,7 +27,7 @@ from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
 from posexport.modules.user_module import UserModule, by_name
 from posexport.proof.full_model.records import NotComparableError
-from posexport.proof.reduced.reduction import leave_out_layers
+from posexport.proof.reduced.reduction import kept_of, leave_out_layers
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.lazy_parameters import materialize
 from posexport.sources.memory_mapped import copy_with_same_weights
@@ -278,9 +278,8 @@ def _few_layers(definition: ThroughVision, original: nn.Module) -> tuple[Through
         NotComparableError: parts are made for the number of layers.
     """
     few = copy_with_same_weights(definition), copy_with_same_weights(original)
-    stacks = [leave_out_layers(module) for module in few]
-    kept = [[] if isinstance(found, str) else sorted([*stack.kept] for stack in found.values()) for found in stacks]
-    if kept[0] != kept[1] or not kept[0]:
+    stacks = leave_out_layers(few[0])
+    if isinstance(stacks, str) or isinstance(leave_out_layers(few[1], like=kept_of(few[0], stacks)), str):
         return None
     for module in few:
         materialize(module.parameters())

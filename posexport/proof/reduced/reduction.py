@@ -112,8 +112,13 @@ def reduction_of(source: Source, *, texts: bool = False, traced: bool = False) -
     return Reduction(source, _source(source, module, words), stacks, words)
 
 
-def leave_out_layers(module: nn.Module, *, traced: bool = False) -> dict[str, Stack] | str:
-    """Leave a few layers of each kind in ``module``; its lists of layers by path, or why none can be left out."""
+def leave_out_layers(
+    module: nn.Module, *, traced: bool = False, like: Mapping[int, Sequence[int]] | None = None
+) -> dict[str, Stack] | str:
+    """Leave a few layers of each kind in ``module``; its lists of layers by path, or why none can be left out.
+
+    ``like``: those of another module with the same parameters (`kept_of`), whatever the kinds.
+    """
     stacks: dict[str, Stack] = {}
     for path, stack in _stacks(module):
         owner = module.get_submodule(path.rpartition(".")[0])
@@ -121,13 +126,18 @@ def leave_out_layers(module: nn.Module, *, traced: bool = False) -> dict[str, St
         if any(len(of) == len(stack) for of in numbers.values()):
             continue  # one module for each layer of such a list
         kinds = [(kind_of(layer), _named(owner, numbers, at)) for at, layer in enumerate(stack)]
-        indices = chosen(kinds, traced=traced)
+        indices = chosen(kinds, traced=traced) if like is None else like.get(id(next(stack.parameters(), None)))
         if indices is None:
             continue
         if (reason := _keep(owner, path.rpartition(".")[2], indices)) is not None:
             return reason
         stacks[path] = Stack([str(kinds.index(kind)) for kind in kinds], indices)
     return stacks or "it has no stack of equal layers"
+
+
+def kept_of(module: nn.Module, stacks: Mapping[str, Stack]) -> dict[int, Sequence[int]]:
+    """The layers that a reduced ``module`` has, by the identity of the first parameter of the first one."""
+    return {id(next(module.get_submodule(path).parameters(), None)): stack.kept for path, stack in stacks.items()}
 
 
 def _stacks(module: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
