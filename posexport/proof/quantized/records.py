@@ -19,6 +19,10 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 
+#: numbers of a weight that are made real at a time
+_AT_ONCE = 1 << 18
+
+
 class StoredError(PosexportError):
     """A stored weight is not the definition's: a failed proof, in one sentence that names the weight."""
 
@@ -85,16 +89,25 @@ class Stored:
 
     def real(self, channels: Any = slice(None), dtype: Any = np.float64) -> Array:
         """The real values, [channels, K]: exact in float64, in float32 the nearest numbers."""
-        wide = self.whole[channels].astype(dtype)
-        zero, scale = (array[channels].astype(dtype, copy=False) for array in (self.zero, self.scale))
-        if self.order is None and scale.shape[1] * self.size == wide.shape[1]:
-            by_block = wide.reshape(*scale.shape, self.size)
-            by_block -= zero[..., None]
-            by_block *= scale[..., None]
-        else:  # one block, a last one that has fewer, or scattered ones
-            wide -= zero[:, self.blocks]
-            wide *= scale[:, self.blocks]
-        return np.asarray(wide)
+        channels = np.arange(len(self.whole))[channels]
+        real = np.empty((len(channels), self.whole.shape[1]), dtype)
+        rows = max(1, _AT_ONCE // real.shape[1])  # so that their numbers stay in the processor's cache
+        in_blocks = self.order is None and self.scale.shape[1] * self.size == real.shape[1]
+        blocks = self.blocks  # one, a last one that has fewer, or scattered ones
+        for start in range(0, len(channels), rows):
+            some, wide = channels[start : start + rows], real[start : start + rows]
+            wide[:] = self.whole.part(some) if isinstance(self.whole, Packed) else self.whole[some]
+            zero, scale = (array[some].astype(dtype, copy=False) for array in (self.zero, self.scale))
+            if in_blocks:
+                by_block = wide.reshape(*scale.shape, self.size)
+                by_block -= zero[..., None]
+                by_block *= scale[..., None]
+            else:
+                wide -= zero[:, blocks]
+                wide *= scale[:, blocks]
+        if isinstance(self.whole, Packed):
+            self.whole.release()
+        return real
 
     def steps(self, channels: Array, values: Floats) -> Floats:
         """The distance of ``values`` [channels, K] above the stored ones, in steps."""
@@ -248,9 +261,18 @@ class Packed:
         return len(self._packed)
 
     def __getitem__(self, channels: Any) -> Array:
+        some = self.part(channels)
+        self.release()
+        return some
+
+    def part(self, channels: Any) -> Array:
+        """As an index; pages of the file stay in memory until `release`."""
         some = unpacked(self._packed[channels], self._bits)[:, : self._width]
-        memory_mapped.release_array(self._packed)
         return some if self._columns is None else some[:, self._columns]
+
+    def release(self) -> None:
+        """Give the memory of the file's pages back."""
+        memory_mapped.release_array(self._packed)
 
     def gathered(self, columns: Array) -> "Packed":
         """Returns the columns in this order."""
@@ -271,8 +293,9 @@ _NF4 = np.array(
 class Coded(Packed):
     """Values of NF4 codes, [N, K], from -1 to 1; the first of two codes is the high half of its byte."""
 
-    def __getitem__(self, channels: Any) -> Array:
-        low_first = super().__getitem__(channels)
+    def part(self, channels: Any) -> Array:
+        """As of all packed numbers."""
+        low_first = super().part(channels)
         return _NF4[low_first.reshape(len(low_first), -1, 2)[..., ::-1].reshape(low_first.shape)]
 
 
