@@ -202,14 +202,14 @@ class _Choice:
 
     def _definition(self) -> DefinitionReference:
         """The definition in PyTorch; a decoder of the user's is also compared with its forward without a cache."""
-        source, options = self._source, self._options
+        source, options, kind = self._source, self._options, DefinitionReference
         if source.by_trial:
-            from posexport.proof.references.judged_by_forward import reference_of
+            from posexport.proof.references.judged_by_forward import kind_of
 
-            return reference_of(source, options.computed, options.sample, options.reference_device)
+            kind = kind_of(source)
         # of some points of a model whose reduced model has shown what its modules keep
         watched = options.some is None
-        return DefinitionReference(source, options.computed, options.sample, options.reference_device, watched=watched)
+        return kind(source, options.computed, options.sample, options.reference_device, watched=watched)
 
     def _opened(self, source: Source, model: Path | bytes, make: Make | None = None) -> Runner:
         options = self._options

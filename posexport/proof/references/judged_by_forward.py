@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from posexport.base.spec import LOGITS
-from posexport.base.targets.precisions import PrecisionName
 from posexport.errors import PosexportError
 from posexport.proof.criterion import Array
 from posexport.proof.grid.inputs import Feeds, token_mask
@@ -20,7 +19,6 @@ from posexport.proof.grid.point import GridPoint
 from posexport.proof.proof import Case
 from posexport.proof.references.computed import Computed
 from posexport.proof.references.definition import DefinitionReference
-from posexport.proof.sample.writer import SampleWriter
 from posexport.sources.source import Source
 
 #: the difference of two computations in float64 that is rounding, relative to the largest logit
@@ -66,12 +64,10 @@ class JudgedByForward(DefinitionReference):
                 )
 
 
-def reference_of(
-    source: Source, precision: PrecisionName, sample: SampleWriter | None = None, device: str = "cpu"
-) -> DefinitionReference:
-    """The reference of a definition in a proof of a graph that computes in ``precision``; PyTorch is on ``device``."""
+def kind_of(source: Source) -> type[DefinitionReference]:
+    """The class of reference in a proof of a graph of ``source``."""
     judged = getattr(source.module, "judged_by_forward", False)
-    return (JudgedByForward if judged else DefinitionReference)(source, precision, sample, device)
+    return JudgedByForward if judged else DefinitionReference
 
 
 def _first_other(logits_BTV: Tensor, expected_BTV: Tensor) -> int | None:
