@@ -166,7 +166,7 @@ def biases_differ(matches: Sequence[tuple[Use, Matched]], biases: Mapping[str, A
 
 _aten = torch.ops.aten
 #: bytes of weights that are kept unpacked, where they are this share of all at least; others are unpacked when read
-KEPT, _SHARE = 1 << 30, 8
+KEPT, _SHARE = 1 << 30, 4
 #: bytes above which a matrix (of a vocabulary) is unpacked in chunks, and the rows of a chunk
 _AT_ONCE, _ROWS = 1 << 28, 1 << 13
 
