@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,9 +113,18 @@ def _with_shown_axes(job: Job) -> Written | Failed:
                 job.remark(sentence)
         if isinstance(result, Written) or result.shown is None:
             return result
-        errors.append(result.error)
+        errors.append(without_locals(result.error))
         shown, remarks = result.shown, remarks | dict(result.remarks)
     raise errors[0]  # nothing that was shown helps
+
+
+def without_locals(error: Exception) -> Exception:
+    """``error``, whose traceback keeps no module, trace or graph of the functions that it left."""
+    one: BaseException | None = error
+    while one is not None:
+        traceback.clear_frames(one.__traceback__)
+        one = one.__cause__ or one.__context__
+    return error
 
 
 def _write(job: Job, shown: Shown) -> Written | Failed:

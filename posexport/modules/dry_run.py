@@ -179,8 +179,9 @@ def _proof_sizes(
     sizes = proof_sizes(ranges)
     if not sizes:
         return [], []
-    # the other axes stay, so that the growth is theirs
-    growth = Growth.of(calls.run, first, {axis: (second if axis in ranges else first)[axis] for axis in first}, ranges)
+    # other axes than the rows stay, so that the growth is theirs
+    larger = {axis: (second if axis in ranges or axis == BATCH else first)[axis] for axis in first}
+    growth = Growth.of(calls.run, first, larger, ranges)
     return within_memory(sizes, {axis: extent.inside(extent.example) for axis, extent in ranges.items()}, growth)
 
 
