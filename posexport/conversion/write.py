@@ -1,5 +1,6 @@
 """The files of a bundle in one precision: prepare the source, export its graphs, prove them."""
 
+import gc
 import json
 import shutil
 import traceback
@@ -114,6 +115,7 @@ def _with_shown_axes(job: Job) -> Written | Failed:
         if isinstance(result, Written) or result.shown is None:
             return result
         errors.append(without_locals(result.error))
+        gc.collect()  # the trace that failed, with its weights
         shown, remarks = result.shown, remarks | dict(result.remarks)
     raise errors[0]  # nothing that was shown helps
 
@@ -266,8 +268,10 @@ def _prove(
 
     Raises MissedError where parity was missed, and ``options`` do not keep a failed bundle.
     """
-    from posexport.sources.memory_mapped import drop, trim
+    from posexport.sources.memory_mapped import SHARED, drop, size_of, trim
 
+    if size_of(source.module.parameters()) > SHARED:
+        gc.collect()  # the trace, with its weights
     trim()  # what the trial calls and the trace took
     options, directory = job.options, job.directory
     if not options.verify:

@@ -21,6 +21,8 @@ from posexport.sources.torch_fixes.exporter_output import without_exporter_outpu
 Sizes = dict[str, int]
 #: axes of tokens, for which the longest input is searched
 TOKEN_AXES = (SEQUENCE, ENCODER_SEQUENCE)
+#: tensors as large as the largest that a call has in memory together, at most
+_MOST_TENSORS = 9
 #: elements of an input that is drawn for the shapes of a call alone
 _MOST_DRAWN = 1 << 23
 #: by which the same number may differ where more are computed with it
@@ -128,7 +130,7 @@ class DrawnCalls:
                     self.run(dict(sizes))
             except Exception:  # noqa: BLE001 (a value of a tensor that has none)
                 return None
-        return made.bytes
+        return min(made.bytes, _MOST_TENSORS * 4 * made.elements)
 
     def _drawn(self, sizes: Sizes) -> dict[str, Tensor]:
         """Inputs of ``sizes``; large ones have no values where shapes alone are asked for, as of pairs of tokens."""

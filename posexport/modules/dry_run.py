@@ -132,8 +132,9 @@ def dry_run(
         limits = msgspec.structs.replace(limits, paddings=["ragged-right"])
         remarks.append(whole_row)
     proven, left_out = _proof_sizes(calls, first, second, ranges)
-    _check_float64(calls, first)
-    invariant = not rows_mix(calls, first, outputs)
+    few = {axis: (second if axis == BATCH else first)[axis] for axis in first}
+    _check_float64(calls, few)
+    invariant = not rows_mix(calls, few, outputs)
     if not invariant:
         left_out.append(
             "a row's outputs depend on the other rows of its batch, in the module as in the bundle: answers for one "

@@ -185,6 +185,9 @@ def test_the_memory_of_a_call_is_of_what_is_held_together() -> None:
     with Made() as made:
         run(torch.zeros(1 << 20))
     assert made.bytes == 4 * 4 << 20
+    with Made() as made:
+        torch.eye(4).to_sparse()
+    assert made.bytes >= 4 * 4 * 4
 
 
 def test_points_of_several_rows_that_need_much_have_one() -> None:

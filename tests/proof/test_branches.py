@@ -21,7 +21,7 @@ from posexport.proof.branches import coverage
 from posexport.proof.branches.coverage import cover
 from posexport.proof.branches.probes import Branch, Watched, has_branches
 from posexport.proof.grid.grid import grid
-from posexport.proof.grid.point import Budget, GridPoint, needed_bytes
+from posexport.proof.grid.point import Budget, needed_bytes
 from posexport.run.providers import make_session
 from posexport.sources import builtin
 from tests.small import in_short
@@ -276,19 +276,3 @@ def test_a_graph_without_branches_is_opened_once(tmp_path: Path, monkeypatch: py
     assert has_branches(scan.SerializeToString())  # in a function
     del scan.functions[:]
     assert not has_branches(scan.SerializeToString())
-
-
-def test_more_rows_of_large_features_are_not_tried() -> None:
-    source = msgspec.structs.replace(
-        builtin.builtin_source("encoder-nope", task=None, settings_given=SIZES), kind="python"
-    )
-    watched = SimpleNamespace(branches=set(), ran=set())
-    point = GridPoint(batch=1, length=16)
-    for by_row, most in ((1, 1 << 10), (100 << 20, 8)):
-        budget = Budget(
-            outputs=source.outputs, heads=1, call_bytes=lambda sizes, each=by_row: each * sizes["batch_size"]
-        )
-        search = coverage._Search(source, watched, [point], budget, lambda *_: None)  # type: ignore[arg-type]
-        assert max(row.batch for row in search._more_rows(point)) == most
-    assert not search._fits_size(msgspec.structs.replace(point, batch=9))
-    assert search._fits_size(msgspec.structs.replace(point, batch=8))

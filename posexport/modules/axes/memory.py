@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -56,6 +57,8 @@ class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
     def _hold(self, tensor: Tensor) -> None:
+        if tensor.layout != torch.strided:  # sparse ones have no storage
+            return
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()  # noqa: SLF001 (the id of what views share)
         if key in self._storages:

@@ -6,6 +6,7 @@ A branch that no point reaches is not proven, however many points pass. Imports 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile, zip_longest
 from pathlib import Path
 
@@ -136,11 +137,10 @@ class _Search:
             return f"needs more than {limit}, {need} at the next size"
         return "no length, batch or padding that was tried reaches it"
 
-    def _fits(self, point: GridPoint, most: int | None = None, measured: int = 0) -> bool:
+    def _fits(self, point: GridPoint, most: int | None = None) -> bool:
         need, limit = self._budget.at_most(point), min(self._limit, most or self._limit)
         if limit < need <= self._limit:
             need = self._budget.needed(point, limit)
-        need = max(need, measured)  # features too, of images more than scores
         if need > limit:
             self._needs = min(self._needs or (need, limit), (need, limit))
         return need <= limit
@@ -272,15 +272,12 @@ class _Search:
 
     def _fits_size(self, point: GridPoint) -> bool:
         """Whether a size may be tried. In a user's module no branch depends on more scores than by more rows."""
-        if self._source.kind != "python":
-            return self._fits(point)
-        return self._fits(point, _ROWS_ROOM) and self._fits(point, _ROWS_ROOM, self._budget.measured(point) or 0)
+        return self._fits(point, _ROWS_ROOM if self._source.kind == "python" else None)
 
     def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
         batches = (point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS)
         rows = (msgspec.structs.replace(point, batch=batch) for batch in batches)
-        by_row = (self._budget.measured(point) or 0) // point.batch
-        return takewhile(lambda point: self._fits(point, _ROWS_ROOM, by_row * point.batch), rows)
+        return takewhile(partial(self._fits, most=_ROWS_ROOM), rows)
 
     def _tokens(self) -> list[int]:
         """Numbers of tokens to try, ascending; none where the length cannot be chosen."""
