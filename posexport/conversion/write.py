@@ -122,10 +122,14 @@ def _with_shown_axes(job: Job) -> Written | Failed:
 
 def without_locals(error: Exception) -> Exception:
     """``error``, whose traceback keeps no module, trace or graph of the functions that it left."""
-    one: BaseException | None = error
-    while one is not None:
-        traceback.clear_frames(one.__traceback__)
-        one = one.__cause__ or one.__context__
+    chain: list[BaseException | None] = [error]
+    seen = set[int]()
+    while chain:  # which may be a cycle
+        one = chain.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            chain += [one.__cause__, one.__context__]
     return error
 
 

@@ -130,7 +130,7 @@ class DrawnCalls:
                     self.run(dict(sizes))
             except Exception:  # noqa: BLE001 (a value of a tensor that has none)
                 return None
-        return min(made.bytes, _MOST_TENSORS * 4 * made.elements)
+        return int(min(made.bytes, _MOST_TENSORS * 4 * made.elements))
 
     def _drawn(self, sizes: Sizes) -> dict[str, Tensor]:
         """Inputs of ``sizes``; large ones have no values where shapes alone are asked for, as of pairs of tokens."""

@@ -66,6 +66,20 @@ class Endless(nn.Module):
         return (x @ x.mT).softmax(-1) @ x
 
 
+class Counted(nn.Module):
+    """Reads how many rows there are from a mask, and scores are large."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.ones(x.shape[1], dtype=torch.bool)
+        return (x @ x.mT).softmax(-1)[:, : int(mask.sum())] @ x[:, mask.nonzero()[:, 0]]
+
+
+def test_a_value_of_a_small_tensor_is_read() -> None:
+    calls = DrawnCalls("module", Counted().eval(), INPUTS)
+    assert calls.shapes({BATCH: 1, SEQUENCE: 1 << 16}) == {"output": (1, 1 << 16, WIDTH)}
+    assert calls.accepts({BATCH: 1, SEQUENCE: 1 << 16})
+
+
 class ByValue(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = (x @ x.mT).softmax(-1) @ x
@@ -195,7 +209,7 @@ def test_points_of_several_rows_that_need_much_have_one() -> None:
 
     def call_bytes(sizes: Mapping[str, int]) -> int:
         asked.append((sizes[BATCH], sizes[SEQUENCE]))
-        return 2000 * sizes[BATCH] * sizes[SEQUENCE] ** 2
+        return 1000 * sizes[BATCH] * sizes[SEQUENCE] ** 2
 
     budget = Budget(outputs=[], call_bytes=call_bytes)
     points = [GridPoint(batch=batch, length=length) for length in (16, 129, 257) for batch in (1, 3)]
@@ -203,6 +217,7 @@ def test_points_of_several_rows_that_need_much_have_one() -> None:
     kept = budget.with_few_rows([*points, several, msgspec.structs.replace(several, calls=(200, 57))])
     assert kept == [*points[:-1], msgspec.structs.replace(points[-2], calls=(200, 57))]
     assert asked == [(3, 257), (3, 257), (3, 129)]
+    assert budget.with_few_rows(points[4:]) == points[4:]  # one of several rows at least
     assert Budget(outputs=[]).with_few_rows(points) == points
 
 

@@ -9,7 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -41,8 +46,11 @@ class ShapesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs))):
             # converted here: `FakeTensorMode` computes what it converts itself
             fake_args, fake_kwargs = tree_map_only(Tensor, self._shapes.from_tensor, (args, dict(kwargs)))
-            with self._shapes:
-                shapes = func(*fake_args, **fake_kwargs)
+            try:
+                with self._shapes:
+                    shapes = func(*fake_args, **fake_kwargs)
+            except (DataDependentOutputException, DynamicOutputShapeException):
+                return func(*args, **kwargs)  # a value of a tensor that has some
             if any(_is_large(leaf) for leaf in tree_leaves(shapes)):
                 return shapes
         return func(*args, **kwargs)

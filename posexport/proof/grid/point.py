@@ -86,7 +86,7 @@ _OUTPUTS = 2.5
 
 #: bytes that a point beyond the default lengths may need; of a user's module, which may hold several more tensors; and
 #: one of its several rows
-_FURTHER, FURTHER_OF_MODULES, _ROWS_OF_MODULES = 4 << 30, 1 << 30, 1 << 29
+_FURTHER, FURTHER_OF_MODULES, _ROWS_OF_MODULES = 4 << 30, 1 << 30, 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +139,15 @@ class Budget:
         return self.at_most(point) <= room and (self.measured(point) or 0) <= room
 
     def with_few_rows(self, points: Sequence[GridPoint]) -> list[GridPoint]:
-        """``points``, in place of each of several rows that needs much memory the same one of one row."""
+        """``points``, in place of each of several rows that needs much memory the same one of one row.
+
+        The smallest keep their rows.
+        """
         few, fit = dict[GridPoint, GridPoint](), False
         several = [p for p in points if p.batch > 1 and not (p.must_be_rejected or p.calls or p.cached)]
+        smallest = min(map(_size, several), default=0)
         for point in sorted(several, key=_size, reverse=True):
-            fit = fit or (self.measured(point) or 0) <= _ROWS_OF_MODULES
+            fit = fit or _size(point) == smallest or (self.measured(point) or 0) <= _ROWS_OF_MODULES
             if not fit:
                 few[point] = msgspec.structs.replace(point, batch=1, padding="none")
         # the truth of several calls is one call
