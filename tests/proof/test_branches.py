@@ -21,7 +21,7 @@ from posexport.proof.branches import coverage
 from posexport.proof.branches.coverage import cover
 from posexport.proof.branches.probes import Branch, Watched, has_branches
 from posexport.proof.grid.grid import grid
-from posexport.proof.grid.point import Budget, needed_bytes
+from posexport.proof.grid.point import Budget, GridPoint, needed_bytes
 from posexport.run.providers import make_session
 from posexport.sources import builtin
 from tests.small import in_short
@@ -276,3 +276,13 @@ def test_a_graph_without_branches_is_opened_once(tmp_path: Path, monkeypatch: py
     assert has_branches(scan.SerializeToString())  # in a function
     del scan.functions[:]
     assert not has_branches(scan.SerializeToString())
+
+
+@pytest.mark.parametrize(("of_row", "most"), [(1, 1 << 10), (100 << 20, 16)])
+def test_more_rows_of_large_features_are_not_tried(of_row: int, most: int) -> None:
+    source = builtin.builtin_source("encoder-nope", task=None, settings_given=SIZES)
+    watched = SimpleNamespace(branches=set(), ran=set())
+    point = GridPoint(batch=1, length=16)
+    budget = Budget(outputs=[], heads=1, limit=4 << 30, call_bytes=lambda sizes: of_row * sizes["batch_size"])
+    search = coverage._Search(source, watched, [point], budget, lambda *_: None)  # type: ignore[arg-type]
+    assert max(row.batch for row in search._more_rows(point)) == most

@@ -6,7 +6,6 @@ A branch that no point reaches is not proven, however many points pass. Imports 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile, zip_longest
 from pathlib import Path
 
@@ -137,10 +136,11 @@ class _Search:
             return f"needs more than {limit}, {need} at the next size"
         return "no length, batch or padding that was tried reaches it"
 
-    def _fits(self, point: GridPoint, most: int | None = None) -> bool:
+    def _fits(self, point: GridPoint, most: int | None = None, held: int = 0) -> bool:
         need, limit = self._budget.at_most(point), min(self._limit, most or self._limit)
         if limit < need <= self._limit:
             need = self._budget.needed(point, limit)
+        need = max(need, held)
         if need > limit:
             self._needs = min(self._needs or (need, limit), (need, limit))
         return need <= limit
@@ -277,7 +277,9 @@ class _Search:
     def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
         batches = (point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS)
         rows = (msgspec.structs.replace(point, batch=batch) for batch in batches)
-        return takewhile(partial(self._fits, most=_ROWS_ROOM), rows)
+        # features are no scores, which the length tells
+        of_row = (self._budget.held(point) or 0) // point.batch
+        return takewhile(lambda point: self._fits(point, _ROWS_ROOM, of_row * point.batch), rows)
 
     def _tokens(self) -> list[int]:
         """Numbers of tokens to try, ascending; none where the length cannot be chosen."""

@@ -123,11 +123,15 @@ class Budget:
 
     def measured(self, point: GridPoint) -> int | None:
         """About the bytes that a point needs, by what a call there makes; None where that is not known."""
+        held = self.held(point)
+        return None if held is None else int(_WIDER * held)
+
+    def held(self, point: GridPoint) -> int | None:
+        """The bytes of what one call in float32 makes; None where that is not known."""
         if self.call_bytes is None or point.calls or point.cached or point.image is not None:
             return None
         sizes = {BATCH: point.batch, SEQUENCE: point.length, ENCODER_SEQUENCE: point.encoder_length or 1}
-        found = self.call_bytes({**sizes, **dict(point.sizes)})
-        return None if found is None else int(_WIDER * found)
+        return self.call_bytes({**sizes, **dict(point.sizes)})
 
     def fits(self, point: GridPoint) -> bool:
         """Whether there is memory for a point now."""
