@@ -4,6 +4,7 @@
 tools' graphs, quantized weights, a user's module) is imported where it is chosen.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -314,6 +315,8 @@ class _Choice:
                 progress=options.progress,
             )
             points += coverage.added
+            if memory_mapped.size_of(source.module.parameters()) > memory_mapped.SHARED:
+                gc.collect()  # copies of the module whose calls were measured
             memory_mapped.trim()  # what its session took
             yield Branches(coverage)
         yield Location(source, self._graph, options.threads)

@@ -76,7 +76,6 @@ class Counted(nn.Module):
 
 def test_a_value_of_a_small_tensor_is_read() -> None:
     calls = DrawnCalls("module", Counted().eval(), INPUTS)
-    assert calls.shapes({BATCH: 1, SEQUENCE: 1 << 16}) == {"output": (1, 1 << 16, WIDTH)}
     assert calls.accepts({BATCH: 1, SEQUENCE: 1 << 16})
 
 
