@@ -1,7 +1,9 @@
 """The files of a bundle in one precision: prepare the source, export its graphs, prove them."""
 
+import gc
 import json
 import shutil
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,9 +114,23 @@ def _with_shown_axes(job: Job) -> Written | Failed:
                 job.remark(sentence)
         if isinstance(result, Written) or result.shown is None:
             return result
-        errors.append(result.error)
+        errors.append(without_locals(result.error))
+        gc.collect()  # the trace that failed, with its weights
         shown, remarks = result.shown, remarks | dict(result.remarks)
     raise errors[0]  # nothing that was shown helps
+
+
+def without_locals(error: Exception) -> Exception:
+    """``error``, whose traceback keeps no module, trace or graph of the functions that it left."""
+    chain: list[BaseException | None] = [error]
+    seen = set[int]()
+    while chain:  # which may be a cycle
+        one = chain.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            chain += [one.__cause__, one.__context__]
+    return error
 
 
 def _write(job: Job, shown: Shown) -> Written | Failed:
@@ -256,8 +272,10 @@ def _prove(
 
     Raises MissedError where parity was missed, and ``options`` do not keep a failed bundle.
     """
-    from posexport.sources.memory_mapped import drop, trim
+    from posexport.sources.memory_mapped import SHARED, drop, size_of, trim
 
+    if size_of(source.module.parameters()) > SHARED:
+        gc.collect()  # the trace, with its weights
     trim()  # what the trial calls and the trace took
     options, directory = job.options, job.directory
     if not options.verify:

@@ -84,6 +84,7 @@ class Subgraph:
         options = ort.SessionOptions()
         options.log_severity_level = 4  # failures are expected
         options.intra_op_num_threads = session_threads()
+        options.enable_cpu_mem_arena = False  # of thousands of tokens an arena keeps what no node needs any more
         serialized = ir.to_proto(self.model).SerializeToString()
         return ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
 

@@ -21,6 +21,8 @@ from posexport.sources.torch_fixes.exporter_output import without_exporter_outpu
 Sizes = dict[str, int]
 #: axes of tokens, for which the longest input is searched
 TOKEN_AXES = (SEQUENCE, ENCODER_SEQUENCE)
+#: tensors as large as the largest that a call has in memory together, at most
+_MOST_TENSORS = 9
 #: elements of an input that is drawn for the shapes of a call alone
 _MOST_DRAWN = 1 << 23
 #: by which the same number may differ where more are computed with it
@@ -35,6 +37,8 @@ class DrawnCalls:
         self.original = module
         self.small = memory_mapped.size_of(module.parameters()) <= memory_mapped.LARGE
         self.module = self.fresh() if self.small else module
+        #: inside `_of_shapes`
+        self._shapes: ShapesAlone | None = None
         self._tables = self._tensors()
         #: whether `failure` reports tensors of the module that a call replaces by larger ones
         self.watched = self.small
@@ -65,13 +69,15 @@ class DrawnCalls:
                 self._outputs[key] = self.run(sizes, example(self.inputs, sizes), what)
             return self._outputs[key]
         try:
-            return call(self.module, example(self.inputs, sizes) if tensors is None else tensors)
+            return call(self.module, self._drawn(sizes) if tensors is None else tensors)
         except PosexportError as err:
             raise PosexportError(f"{self.argument}: {err}") from err
         except CallError as failed:
             raise PosexportError(
                 f"{self.argument}: the module failed at sizes {sizes}{what}: {failed.quoted}{failed.line}"
             ) from failed.error
+        finally:
+            memory_mapped.trim_grown()
 
     def failure(self, sizes: Sizes, from_last: int = 0) -> str:
         """Why the module does not accept ``sizes``; empty where it does.
@@ -81,7 +87,7 @@ class DrawnCalls:
         Raises:
             NoRoomError: the machine has not enough memory for the call.
         """
-        tensors = example(self.inputs, sizes)
+        tensors = self._drawn(sizes)
         for spec in self.inputs if from_last else ():
             if spec.role == "tokens" and spec.size is not None:
                 tensors[spec.name].fill_(max(spec.size - from_last, 0))
@@ -95,6 +101,8 @@ class DrawnCalls:
             raise
         except BaseException as err:
             raise NoRoomError from err
+        finally:
+            memory_mapped.trim_grown()
         return self.grown(sizes) or self._cut(sizes, outputs)
 
     def accepts(self, sizes: Sizes, from_last: int = 0) -> bool:
@@ -102,7 +110,7 @@ class DrawnCalls:
 
         False also where that does not show, or where the module is too large to be copied.
         """
-        if not self.small or not self._draws_few(sizes):
+        if not self.small:
             return False
         with self._of_shapes():
             try:
@@ -121,9 +129,9 @@ class DrawnCalls:
                 return {name: tuple(tensor.shape) for name, tensor in self.run(sizes).items()}
         return {name: tuple(tensor.shape) for name, tensor in self.run(sizes).items()}
 
-    def largest_tensor(self, sizes: Mapping[str, int]) -> int | None:
-        """Elements of the largest tensor of a call at ``sizes``; None where shapes alone do not tell."""
-        if not self.small or not self._draws_few(sizes):
+    def call_bytes(self, sizes: Mapping[str, int]) -> int | None:
+        """Bytes that a call at ``sizes`` has in memory together, at most; None where shapes alone do not tell."""
+        if not self.small:
             return None
         with self._of_shapes():
             try:
@@ -131,22 +139,31 @@ class DrawnCalls:
                     self.run(dict(sizes))
             except Exception:  # noqa: BLE001 (a value of a tensor that has none)
                 return None
-        return int(made.elements)
+        return int(min(made.bytes, _MOST_TENSORS * 4 * made.elements))
 
-    def _draws_few(self, sizes: Mapping[str, int]) -> bool:
-        """Whether inputs of ``sizes`` are small, which are drawn whole: pairs of tokens are not."""
-        inputs = ([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes] for spec in self.inputs)
-        return max(map(math.prod, inputs), default=0) <= _MOST_DRAWN
+    def _drawn(self, sizes: Sizes) -> dict[str, Tensor]:
+        """Inputs of ``sizes``; large ones have no values where shapes alone are asked for, as of pairs of tokens."""
+        if self._shapes is None:
+            return example(self.inputs, sizes)
+        large = {
+            spec.name: shape
+            for spec in self.inputs
+            if math.prod(shape := [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]) > _MOST_DRAWN
+        }
+        drawn = example([spec for spec in self.inputs if spec.name not in large], sizes)
+        dtypes = {spec.name: getattr(torch, spec.dtype) for spec in self.inputs}
+        empty = {name: self._shapes.empty(shape, dtypes[name]) for name, shape in large.items()}
+        return {spec.name: (empty if spec.name in large else drawn)[spec.name] for spec in self.inputs}
 
     @contextmanager
     def _of_shapes(self) -> Iterator[None]:
         """Calls inside the block are of a new copy, and compute no large tensors."""
         before, self.module = self.module, self.fresh()
         try:
-            with without_exporter_output(), ShapesAlone():
+            with without_exporter_output(), ShapesAlone() as self._shapes:
                 yield
         finally:
-            self.module = before
+            self.module, self._shapes = before, None
 
     def follow(self, axis: str, first: Sizes, second: Sizes) -> None:
         """Note the axes of outputs that have the size of ``axis`` at both sizes: `failure` reports where one ends."""

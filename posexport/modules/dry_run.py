@@ -132,8 +132,9 @@ def dry_run(
         limits = msgspec.structs.replace(limits, paddings=["ragged-right"])
         remarks.append(whole_row)
     proven, left_out = _proof_sizes(calls, first, second, ranges)
-    _check_float64(calls, first)
-    invariant = not rows_mix(calls, first, outputs)
+    few = {axis: (second if axis == BATCH else first)[axis] for axis in first}
+    _check_float64(calls, few)
+    invariant = not rows_mix(calls, few, outputs)
     if not invariant:
         left_out.append(
             "a row's outputs depend on the other rows of its batch, in the module as in the bundle: answers for one "
@@ -179,8 +180,9 @@ def _proof_sizes(
     sizes = proof_sizes(ranges)
     if not sizes:
         return [], []
-    # the other axes stay, so that the growth is theirs
-    growth = Growth.of(calls.run, first, {axis: (second if axis in ranges else first)[axis] for axis in first}, ranges)
+    # other axes than the rows stay, so that the growth is theirs
+    larger = {axis: (second if axis in ranges or axis == BATCH else first)[axis] for axis in first}
+    growth = Growth.of(calls.run, first, larger, ranges)
     return within_memory(sizes, {axis: extent.inside(extent.example) for axis, extent in ranges.items()}, growth)
 
 

@@ -132,7 +132,7 @@ def source_of_module(
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
         further=results.further,
-        largest_tensor=lambda sizes: DrawnCalls(argument, module, specs).largest_tensor(sizes),
+        call_bytes=lambda sizes: DrawnCalls(argument, module, specs).call_bytes(sizes),
         promises=Promises(
             padding_invariant=False,
             positional=None if first is None else bool(first.hooks),

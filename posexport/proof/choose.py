@@ -4,6 +4,7 @@
 tools' graphs, quantized weights, a user's module) is imported where it is chosen.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -160,7 +161,7 @@ class _Choice:
             outputs=widened_source.outputs,
             heads=heads_of(widened_source),
             limit=options.memory_limit,
-            largest_tensor=widened_source.largest_tensor,
+            call_bytes=widened_source.call_bytes,
         )
         if widened_source.kind == "python":
             self._budget = replace(self._budget, easily=FURTHER_OF_MODULES)
@@ -234,8 +235,8 @@ class _Choice:
         # the reference of a decoder that got its cache by a pass has ids in place of keys
         drawable = source.limits.kv_cache and not isinstance(self._widened_source.module, ForwardDecoder)
         if drawable and options.lengths is None and self._foreign is None:
-            return with_ends(points, source.limits, source.inputs, self._budget.fits_easily)
-        return points
+            points = with_ends(points, source.limits, source.inputs, self._budget.fits_easily)
+        return points if options.lengths is not None else self._budget.with_few_rows(points)
 
     def _judge(self) -> Judge:
         options = self._options
@@ -314,6 +315,8 @@ class _Choice:
                 progress=options.progress,
             )
             points += coverage.added
+            if memory_mapped.size_of(source.module.parameters()) > memory_mapped.SHARED:
+                gc.collect()  # copies of the module whose calls were measured
             memory_mapped.trim()  # what its session took
             yield Branches(coverage)
         yield Location(source, self._graph, options.threads)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -33,6 +34,8 @@ LARGE = 1 << 28
 SHARED = 1 << 26
 #: parameters of fewer bytes are kept in memory
 LEAST = 1 << 20
+#: bytes by which the process may grow without freed memory being returned, and what it took after the last time
+_GROWN, _after_trim = 1 << 27, [0]
 #: of the tensors that are mapped
 DTYPE = MODEL_DTYPE.torch
 _M = TypeVar("_M", bound=nn.Module)
@@ -97,6 +100,14 @@ def trim() -> None:
         give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if give_back is not None:
             give_back(0)
+
+
+def trim_grown() -> None:
+    """`trim` where this process takes `_GROWN` bytes more than after the last time."""
+    process = psutil.Process()
+    if process.memory_info().rss > _after_trim[0] + _GROWN:
+        trim()
+        _after_trim[0] = process.memory_info().rss
 
 
 def view(pages: mmap.mmap, start: int, shape: Sequence[int], dtype: torch.dtype = DTYPE) -> nn.Parameter | None:

@@ -26,7 +26,7 @@ class Model(ModelSpec, frozen=True, kw_only=True):
         module: in eval mode, float32; called as ``module(**{input name: tensor})``, it returns a tuple in the order
             of ``outputs``.
         further: lengths beyond the usual ones to prove it at, where there is memory for them.
-        largest_tensor: elements of the largest tensor of a call at sizes of all axes; None there: not known; None:
+        call_bytes: bytes that a call at sizes of all axes has in memory together; None there: not known; None:
             estimates of memory are by lengths alone.
         promises: what holds between its outputs for different inputs.
         parts: the graphs it is exported as, in the order they run; empty: it is one graph.
@@ -38,7 +38,7 @@ class Model(ModelSpec, frozen=True, kw_only=True):
 
     module: nn.Module
     further: list[int] = msgspec.field(default_factory=list)
-    largest_tensor: Callable[[Mapping[str, int]], int | None] | None = None
+    call_bytes: Callable[[Mapping[str, int]], int | None] | None = None
     promises: Promises = Promises()
     parts: list[Part] = msgspec.field(default_factory=list)
     labels: list[str] = msgspec.field(default_factory=list)

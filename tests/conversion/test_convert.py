@@ -4,6 +4,7 @@ tests/matrix proves all of them.
 """
 
 import typing
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,9 +18,11 @@ import posexport
 from posexport.base.targets.target import Target
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
+from posexport.conversion.write import without_locals
 from posexport.encodings import encoding as registry
 from posexport.encodings.encoding import Encoding, register
 from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
 from posexport.graph.passes.graph_pass import Context, PassResult
 from posexport.graph.passes.pipeline import PASSES
 from posexport.proof.grid.grid import grid
@@ -202,3 +205,39 @@ def test_positions_matter_in_every_built_in_model() -> None:
         y, swapped = module(input_ids=ids)[0], module(input_ids=ids[:, order])[0]
         moved = (swapped - y[:, order]).abs().max() / y.abs().max()
         assert (moved <= allowed("model", np.float64)) if name == "encoder-nope" else (moved > 1e-3), name
+
+
+class _Held:
+    """Stands for a module and its graph."""
+
+
+def test_a_try_that_failed_holds_no_module() -> None:
+    """Its error is kept until the last try."""
+    held: list[weakref.ref[_Held]] = []
+
+    def inner() -> None:
+        graph = _Held()
+        held.append(weakref.ref(graph))
+        raise ValueError("inner")
+
+    def tried() -> None:
+        module = _Held()
+        held.append(weakref.ref(module))
+        try:
+            inner()
+        except ValueError as err:
+            raise PosexportError("outer") from err
+
+    errors = []
+    try:
+        tried()
+    except PosexportError as err:
+        errors.append(err)
+    assert all(one() is not None for one in held)
+    cause = errors[0].__cause__
+    assert cause is not None
+    cause.__context__ = errors[0]  # a cycle, as PyTorch's tracer makes
+    without_locals(errors[0])
+    assert all(one() is None for one in held)
+    assert str(errors[0]) == "outer"
+    assert str(cause) == "inner"

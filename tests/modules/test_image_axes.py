@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from posexport.modules.axes.memory import Growth, within_memory
+from posexport.modules.axes.memory import Growth, times_larger, within_memory
 from posexport.modules.live_module import module_source
 
 D, HEADS = 12, 3
@@ -102,3 +102,13 @@ def test_a_chosen_size_needs_at_most_half_a_gibibyte() -> None:
     growth = Growth.of(run, first, {"height": 8, "width": 10}, ["height", "width"])
     sizes = [{"height": side, "width": side} for side in (8, 32, 33, 48)]
     assert within_memory(sizes, sizes[0], growth)[0] == sizes[:2]
+
+
+def test_larger_trial_calls_take_at_most_half_a_gibibyte() -> None:
+    def run(sizes: dict[str, int]) -> Tensor:
+        kept = [torch.zeros(sizes["batch_size"], 1 << 20) for _ in range(8)]
+        return kept[-1]
+
+    assert round(times_larger(run, {"batch_size": 1}), 2) == 4  # 32 MiB, and those of pairs grow by 16
+    assert times_larger(run, {"batch_size": 4}) == 2
+    assert times_larger(run, {"batch_size": 32}) == 1

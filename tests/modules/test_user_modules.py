@@ -472,14 +472,16 @@ def test_search_keeps_to_its_memory(limited: str, monkeypatch: pytest.MonkeyPatc
 
     def attempt(length: int) -> str:
         tried.append(length)
-        torch.zeros(1).expand(16 * length**2)
+        torch.empty(16 * length**2)
         return "end" * (length > 256)
 
-    room = 16 * largest._TOGETHER * 300**2 * 4
+    room = 16 * 300**2 * 4
     monkeypatch.setattr(largest, "available", lambda: 2 * room if limited == "available" else 1 << 50)
     monkeypatch.setattr(largest, "_MEMORY", room)
-    assert largest.search(attempt, 11, 8193, lambda n: n <= 256).limit == 256
-    assert max(tried) == (257 if limited == "available" else 512)
+    for most, longest in ((room, 257), (1 << 50, 257 if limited == "available" else 512)):
+        tried.clear()
+        assert largest.search(attempt, 11, 8193, lambda n: n <= 256, most).limit == 256
+        assert max(tried) == longest
     tried.clear()
     found = largest.search(attempt, 11, 8193, lambda n: n <= 8193)
     assert (found.size, found.limit, max(tried)) == (8193, None, 256)

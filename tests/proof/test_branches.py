@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,9 +19,9 @@ from posexport.conversion.options import ConvertOptions
 from posexport.graph.lowering.toeplitz import ToeplitzBias
 from posexport.proof.branches import coverage
 from posexport.proof.branches.coverage import cover
-from posexport.proof.branches.probes import Branch, Watched
+from posexport.proof.branches.probes import Branch, Watched, has_branches
 from posexport.proof.grid.grid import grid
-from posexport.proof.grid.point import Budget, needed_bytes
+from posexport.proof.grid.point import Budget, GridPoint, needed_bytes
 from posexport.run.providers import make_session
 from posexport.sources import builtin
 from tests.small import in_short
@@ -229,3 +230,59 @@ def test_a_module_s_branches_are_looked_for_in_little_memory(kind: str, within: 
     search = coverage._Search(source, watched, points, budget, lambda *_: None)  # type: ignore[arg-type]
     grown = list(search._growth(next(search._kinds())))
     assert (max(needed_bytes(point, source.outputs, 5) for point in grown) <= 2 << 30) is within
+
+
+class Tiled:
+    """A graph with a branch from ``least`` tokens on."""
+
+    branch = Branch("tiles", "body")
+
+    def __init__(self, least: int) -> None:
+        self.least, self.tried = least, list[int]()
+        self.branches, self.ran = {self.branch}, set[Branch]()
+
+    def __call__(self, feeds: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        self.tried.append(feeds["input_ids"].shape[1])
+        if self.tried[-1] >= self.least:
+            self.ran.add(self.branch)
+        return [np.zeros((1, 1, 1))]
+
+
+@pytest.mark.parametrize(
+    ("least", "easily", "found"), [(1400, 1, 1536), (1100, 1, 1280), (2000, 1, 2048), (1400, 1 << 40, 2048)]
+)
+def test_a_branch_is_proven_at_a_length_that_needs_less(least: int, easily: int, found: int) -> None:
+    """Where the first doubled length that runs it needs much memory, of those up to it."""
+    source = builtin.builtin_source("encoder-t5", task=None, settings_given=SIZES)
+    budget = Budget(outputs=source.outputs, heads=5, easily=easily, limit=1 << 40)
+    tiled = Tiled(least)
+    points = [point for point in grid(source.limits, source.inputs) if point.length < 300]
+    result = coverage._Search(source, tiled, points, budget, lambda *_: None).run()  # type: ignore[arg-type]
+    assert [(point.length, point.batch) for point in result.added] == [(found, 1)]
+    assert result.reached == {Tiled.branch: result.added[0]}
+    assert max(tiled.tried) == 2048
+    assert len([n for n in tiled.tried if 1024 < n < 2048]) == (0 if easily > 1 else 2)
+
+
+def test_a_graph_without_branches_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watched, "of", lambda *_, **__: pytest.fail("a session that watches nothing"))
+    done = convert("encoder-nope", tmp_path / "b", ConvertOptions(settings=SIZES, threads=1, lowering="formula"))
+    assert done.report is not None
+    assert done.report.passed
+    assert done.report.coverage == []
+    assert has_branches(onnx.parser.parse_model(NESTED).SerializeToString())
+    scan = onnx.parser.parse_model(NESTED)
+    del scan.graph.node[5:]
+    assert has_branches(scan.SerializeToString())  # in a function
+    del scan.functions[:]
+    assert not has_branches(scan.SerializeToString())
+
+
+@pytest.mark.parametrize(("of_row", "most"), [(1, 1 << 10), (100 << 20, 16)])
+def test_more_rows_of_large_features_are_not_tried(of_row: int, most: int) -> None:
+    source = builtin.builtin_source("encoder-nope", task=None, settings_given=SIZES)
+    watched = SimpleNamespace(branches=set(), ran=set())
+    point = GridPoint(batch=1, length=16)
+    budget = Budget(outputs=[], heads=1, limit=4 << 30, call_bytes=lambda sizes: of_row * sizes["batch_size"])
+    search = coverage._Search(source, watched, [point], budget, lambda *_: None)  # type: ignore[arg-type]
+    assert max(row.batch for row in search._more_rows(point)) == most

@@ -153,17 +153,16 @@ def converted(name: str, into: Path) -> dict[str, Any]:
     try:
         result = posexport.convert(module, bundle, example_inputs=inputs, axes=AXES.get(name), force=True)
     except posexport.PosexportError as err:
-        line |= {"outcome": "refused", "said": str(err)}
-    else:
-        if result.manifest is None:
-            line |= {"outcome": "refused", "said": missed(result)}
-            return line | cost(began)
-        line |= {"outcome": "right", "said": result.verdict}
-        line["attention"] = any("ttention" in str(lowering) for lowering in result.manifest.lowerings)
-        line["off"] = judged(name, bundle, result.manifest)
-        if line["off"] == float("inf"):
-            line["outcome"] = "wrong"
-    return line | cost(began)
+        return line | {"outcome": "refused", "said": str(err)} | cost(began)
+    spent = cost(began)  # before other modules are made, to judge
+    if result.manifest is None:
+        return line | {"outcome": "refused", "said": missed(result)} | spent
+    line |= {"outcome": "right", "said": result.verdict}
+    line["attention"] = any("ttention" in str(lowering) for lowering in result.manifest.lowerings)
+    line["off"] = judged(name, bundle, result.manifest)
+    if line["off"] == float("inf"):
+        line["outcome"] = "wrong"
+    return line | spent
 
 
 def missed(result: posexport.Conversion) -> str:

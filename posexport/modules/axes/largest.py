@@ -2,7 +2,8 @@
 
 Axes of tokens are searched up to `LONGEST`, samples by the tokens that they make, other axes up to a few times the
 example. A call that is expected to need more than `_MEMORY` or `CALL` seconds is made of shapes alone (`accepts`);
-where these do not show that a size is accepted, the call is made if it needs at most half of the free memory.
+where these do not show that a size is accepted, no larger one is tried, but of a module that is too large to be copied
+while the call needs at most half of the free memory.
 """
 
 import contextlib
@@ -24,10 +25,8 @@ from posexport.modules.drawn_calls import DrawnCalls, NoRoomError, Sizes
 LONGEST = 8193
 #: seconds: of one call, as expected from the calls before; of a whole search; of a call that is cheap enough to prove
 CALL, SEARCH, CHEAP = 3.0, 20.0, 0.25
-#: bytes that a call may need; the part of the free memory that one may use whose shapes alone do not tell
+#: bytes that a call may need; the part of the free memory that one of a module may that is too large to be copied
 _MEMORY, _SHARE = 3 << 28, 0.5
-#: tensors as large as the largest in memory together
-_TOGETHER = 4
 #: memory grows with this power of the size at most, as of triples of atoms
 _MOST_POWER = 3.0
 #: float32 arrays of attention scores in memory together, if the module has as many heads as most have
@@ -59,11 +58,16 @@ class Largest:
 
 
 def search(
-    failure: Callable[[int], str], start: int, longest: int, accepts: Callable[[int], bool] = lambda _: False
+    failure: Callable[[int], str],
+    start: int,
+    longest: int,
+    accepts: Callable[[int], bool] = lambda _: False,
+    most: float = _MEMORY,
 ) -> Largest:
     """Calls ``failure`` with sizes up to ``longest``; it returns why a size is refused, or an empty string.
 
-    ``start`` is accepted. ``accepts``: whether a size is, as far as that shows in little memory.
+    ``start`` is accepted. ``accepts``: whether a size is, as far as that shows in little memory. ``most``: bytes that
+    a call may need where that does not show.
     """
     largest = Largest(start)
     refused: int | None = None
@@ -77,7 +81,7 @@ def search(
             if accepts(size):
                 largest.size = size
                 continue
-            if refused is None and not costs.fits(size):  # tables end at powers of two more often than elsewhere
+            if refused is None and not costs.fits(size, most):  # tables end at powers of two more often than elsewhere
                 size, last = low + 1, True
                 if accepts(size):
                     break
@@ -123,16 +127,16 @@ class _Costs:
         before, self.size = (self.size, self.bytes), self._measured
         self.seconds = time.thread_time() - self._before[0]
         # the process may have needed more before
-        self.bytes = max(_peak() - self._before[1], 4 * _TOGETHER * self._made.elements)
+        self.bytes = max(_peak() - self._before[1], self._made.bytes, 1)
         if self.size > before[0]:
             power = math.log(self.bytes / before[1]) / math.log(self.size / before[0])
             self.power = min(max(power, 2.0), _MOST_POWER)
 
-    def fits(self, size: int, memory: int | None = None) -> bool:
+    def fits(self, size: int, memory: float) -> bool:
         """Whether a call of this size is expected to stay within the limits of time and memory."""
         grows = size / self.size
         need = self.bytes * grows**self.power
-        return self.seconds * grows**2 <= CALL and need <= min(memory or sys.maxsize, _SHARE * available())
+        return self.seconds * grows**2 <= CALL and need <= min(memory, _SHARE * available())
 
 
 def _peak() -> int:
@@ -143,6 +147,11 @@ def _peak() -> int:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else 1024 * peak
     return 0
+
+
+def _most(calls: DrawnCalls) -> float:
+    """The bytes of a call whose shapes alone do not tell; those of a large module never do."""
+    return _MEMORY if calls.small else _SHARE * available()
 
 
 def largest_of_tokens(calls: DrawnCalls, base: Sizes, axis: str, limits: LengthContract, step: int) -> Largest:
@@ -167,6 +176,7 @@ def largest_of_tokens(calls: DrawnCalls, base: Sizes, axis: str, limits: LengthC
             base[axis] // step,
             (known or LONGEST) // step,
             lambda steps: calls.accepts({**alone, axis: steps * step}),
+            _most(calls),
         )
         if largest.reason:
             largest = _without_padding(calls, alone, axis, step, largest)
@@ -187,7 +197,7 @@ def _without_padding(calls: DrawnCalls, base: Sizes, axis: str, step: int, large
             def accepts(steps: int, back: int = back) -> bool:
                 return calls.accepts({**base, axis: steps * step}, back)
 
-            shorter = search(failure, base[axis] // step, largest.size, accepts)
+            shorter = search(failure, base[axis] // step, largest.size, accepts, _most(calls))
             largest = Largest(shorter.size, shorter.reason, shorter.cheap)
     return largest
 
@@ -203,7 +213,7 @@ def largest_of(calls: DrawnCalls, base: Sizes, axis: str, extent: Range, per_tok
 
     try:
         if axis.endswith(SAMPLES):
-            return _largest_of_samples(failure, base[axis], extent, per_token)
+            return _largest_of_samples(calls, alone, axis, extent, per_token)
         # the end of a table of positions; few steps, as images grow by the square
         furthest = _FURTHER * max(extent.example, base[axis])
         furthest = max(base[axis], min(furthest, int(base[axis] * times_larger(calls.run, alone))))
@@ -213,13 +223,22 @@ def largest_of(calls: DrawnCalls, base: Sizes, axis: str, extent: Range, per_tok
         return Largest(base[axis])
 
 
-def _largest_of_samples(failure: Callable[[int], str], start: int, extent: Range, per_token: float) -> Largest:
+def _largest_of_samples(calls: DrawnCalls, base: Sizes, axis: str, extent: Range, per_token: float) -> Largest:
     """The most samples that are accepted: by tokens first, which is how tables end, then by samples."""
 
     def samples(tokens: int) -> int:
         return extent.inside(int(tokens * per_token))
 
-    largest = search(lambda tokens: failure(samples(tokens)), max(1, int(start / per_token)), LONGEST)
+    def failure(size: int) -> str:
+        return calls.failure({**base, axis: size})
+
+    largest = search(
+        lambda tokens: failure(samples(tokens)),
+        max(1, int(base[axis] / per_token)),
+        LONGEST,
+        lambda tokens: calls.accepts({**base, axis: samples(tokens)}),
+        _most(calls),
+    )
     low, high = samples(largest.size), samples(largest.size + 1)
     while largest.reason and high - low > extent.step:
         middle = extent.inside((low + high) // 2)

@@ -1,12 +1,15 @@
 """Keeps the sizes of a proof within a bound of memory: the scores of attention grow with the square of an image."""
 
 import math
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from posexport.base.spec import BATCH
 from posexport.base.system.machine import readable
@@ -14,6 +17,8 @@ from posexport.base.system.machine import readable
 Sizes = dict[str, int]
 #: float64 tensors as large as the largest in memory together; the most rows of a point
 _TOGETHER, _ROWS = 4, 3
+#: scores of fused attention in memory together where they are computed, bytes of each
+_UNFUSED = 2 * 4
 #: bytes that a point of a chosen size may need, and one of the example's size
 _CHOSEN, _EXAMPLES = 1 << 29, 4 << 30
 
@@ -21,7 +26,7 @@ _CHOSEN, _EXAMPLES = 1 << 29, 4 << 30
 class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What calls make: ``elements`` of the largest tensor, or of fused attention's scores; ``tokens`` of scores.
 
-    ``scores``: of the largest softmax alone.
+    ``scores``: of the largest softmax alone. ``bytes``: of what was in memory together, at most.
     """
 
     supports_higher_order_operators = True  # flex_attention is one
@@ -29,6 +34,9 @@ class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.elements, self.scores, self.tokens = 1, 1, 1
+        self.bytes = self._held = 0
+        #: storages that are still in memory
+        self._storages: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -37,12 +45,32 @@ class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.name()
         if "scaled_dot_product" in name:
             queries, keys = args[:2]
-            self._scores((*queries.shape[:-1], keys.shape[-2]))
+            self._scores(fused := (*queries.shape[:-1], keys.shape[-2]))
+            self.bytes = max(self.bytes, self._held + _UNFUSED * math.prod(fused))
         elif name.startswith("aten::_softmax") and output.dim() > 1:
             self._scores(output.shape)
         elif isinstance(output, Tensor):
             self.elements = max(self.elements, output.numel())
+        for leaf in (output,) if isinstance(output, Tensor) else tree_leaves(output):
+            if isinstance(leaf, Tensor):
+                self._hold(leaf)
         return output
+
+    def _hold(self, tensor: Tensor) -> None:
+        if tensor.layout != torch.strided:  # sparse ones have no storage
+            return
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001 (the id of what views share)
+        if key in self._storages:
+            return
+
+        def freed(_: object) -> None:
+            del self._storages[key]
+            self._held -= size
+
+        self._storages[key] = weakref.ref(storage, freed)
+        self._held += size
+        self.bytes = max(self.bytes, self._held)
 
     def _scores(self, shape: Sequence[int]) -> None:
         self.scores = max(self.scores, math.prod(shape))
@@ -80,8 +108,10 @@ class Growth:
 
 
 def times_larger(run: Callable[[Sizes], Any], sizes: Sizes) -> float:
-    """How many times as large an axis of one row may be in trial calls: scores grow with the square."""
-    return max(1.0, math.sqrt(_CHOSEN / (4 * _TOGETHER * max(_elements(run, sizes)))))
+    """How many times as large an axis may be in trial calls: scores grow with the square."""
+    with Made() as made:
+        run(sizes)
+    return max(1.0, math.sqrt(_CHOSEN / max(made.bytes, 1)))
 
 
 def _inputs(sizes: Sizes, axes: Collection[str]) -> int:

@@ -4,12 +4,17 @@ What decides on sizes are shapes and integers: tables end where a shape does not
 Integers and small tensors are computed; scores of attention are not.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -27,6 +32,11 @@ class ShapesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._shapes = FakeTensorMode(allow_non_fake_inputs=True)
 
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor without values."""
+        with self._shapes:
+            return torch.empty(shape, dtype=dtype)
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -36,8 +46,11 @@ class ShapesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs))):
             # converted here: `FakeTensorMode` computes what it converts itself
             fake_args, fake_kwargs = tree_map_only(Tensor, self._shapes.from_tensor, (args, dict(kwargs)))
-            with self._shapes:
-                shapes = func(*fake_args, **fake_kwargs)
+            try:
+                with self._shapes:
+                    shapes = func(*fake_args, **fake_kwargs)
+            except (DataDependentOutputException, DynamicOutputShapeException):
+                return func(*args, **kwargs)  # a value of a tensor that has some
             if any(_is_large(leaf) for leaf in tree_leaves(shapes)):
                 return shapes
         return func(*args, **kwargs)

@@ -6,17 +6,16 @@ A branch that no point reaches is not proven, however many points pass. Imports 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile, zip_longest
 from pathlib import Path
 
 import msgspec
 
-from posexport.base.sizes import frames, samples
+from posexport.base.sizes import frames, multiple, samples
 from posexport.base.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, masked_axis
 from posexport.base.system.machine import readable
 from posexport.graph.lowering.blocks import BLOCK
-from posexport.proof.branches.probes import Branch, Watched
+from posexport.proof.branches.probes import Branch, Watched, has_branches
 from posexport.proof.grid.inputs import draw
 from posexport.proof.grid.point import Budget, GridPoint
 from posexport.proof.percent import cost
@@ -35,6 +34,8 @@ _LONGEST, _MOST_ROWS = 1 << 15, 1 << 10
 #: bytes that a point with more rows may need: four times the largest bias that is held as a whole
 #: (`posexport.graph.lowering.bias`), which is the largest number of scores that a branch depends on
 _ROWS_ROOM = 2 << 30
+#: points between two that are tried in place of one that needs much memory
+_HALVINGS = 2
 #: nor on images of more than this many times a side of the grid's
 _SCALES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -82,6 +83,8 @@ def cover(
     progress: Progress = lambda *_: None,
 ) -> Coverage:
     """Run a copy of ``model`` that says which branches run, at points of the grid and then at larger ones."""
+    if not has_branches(model, source.part_specs):
+        return Coverage([])
     watched = Watched.of(source, model, source.part_specs, provider=provider, threads=threads)
     return _Search(source, watched, points, budget, progress).run()
 
@@ -108,10 +111,13 @@ class _Search:
         for point in _telling(self._points):
             self._try(point)
         # in turn, so that no way to call the model grows far beyond the size at which another one is enough
+        before = dict[int, GridPoint]()
         for grown in zip_longest(*map(self._growth, self._kinds()), self._more_images()):
-            for point in filter(None, grown):
-                if self._try(point):
-                    self._add(point)
+            for way, point in enumerate(grown):
+                if point is not None and self._try(point):
+                    self._add(self._smaller(before.get(way), point))
+                if point is not None:
+                    before[way] = point
         for point in self._points:
             self._try(point)
         for branch in self._missing:
@@ -130,10 +136,11 @@ class _Search:
             return f"needs more than {limit}, {need} at the next size"
         return "no length, batch or padding that was tried reaches it"
 
-    def _fits(self, point: GridPoint, most: int | None = None) -> bool:
+    def _fits(self, point: GridPoint, most: int | None = None, held: int = 0) -> bool:
         need, limit = self._budget.at_most(point), min(self._limit, most or self._limit)
         if limit < need <= self._limit:
             need = self._budget.needed(point, limit)
+        need = max(need, held)
         if need > limit:
             self._needs = min(self._needs or (need, limit), (need, limit))
         return need <= limit
@@ -154,6 +161,54 @@ class _Search:
         new = self._watched.ran - before
         self._coverage.reached |= dict.fromkeys(sorted(new), point)
         return bool(new)
+
+    def _smaller(self, before: GridPoint | None, point: GridPoint) -> GridPoint:
+        """A point between ``before`` and ``point`` that runs the same new branches, where ``point`` needs much memory.
+
+        The definition needs it several times, in float64.
+        """
+        if before is None or self._budget.fits_easily(point):
+            return point
+        new = {branch for branch, reached in self._coverage.reached.items() if reached == point}
+        for _ in range(_HALVINGS):
+            middle = self._between(before, point)
+            if middle in (before, point) or (ran := self._ran(middle)) is None:
+                break
+            if not new <= ran:
+                before = middle
+                continue
+            point = middle
+            self._coverage.reached |= dict.fromkeys(sorted(new), point)
+        return point
+
+    def _between(self, one: GridPoint, other: GridPoint) -> GridPoint:
+        """The point in the middle, in all that differs."""
+        steps = self._source.limits.size_steps
+
+        def middle(axis: str, a: int, b: int) -> int:
+            return multiple((a + b) // 2, steps.get(axis, 1))
+
+        far = other.encoder_length
+        return msgspec.structs.replace(
+            other,
+            batch=(one.batch + other.batch) // 2,
+            length=middle("" if other.length_estimated else SEQUENCE, one.length, other.length),
+            encoder_length=None if far is None else middle(ENCODER_SEQUENCE, one.encoder_length or far, far),
+            sizes=tuple((axis, middle(axis, dict(one.sizes).get(axis, size), size)) for axis, size in other.sizes),
+        )
+
+    def _ran(self, point: GridPoint) -> set[Branch] | None:
+        """The branches that run at a point; None where the graph fails."""
+        before = set(self._watched.ran)
+        self._watched.ran.clear()
+        try:
+            in_calls(self._watched, draw(point, self._source.inputs), self._source, point.calls)
+        except RunError:
+            return None
+        finally:
+            ran = set(self._watched.ran)
+            self._watched.ran.update(before)
+        return ran
 
     def _add(self, point: GridPoint) -> None:
         if point not in self._points and point not in self._coverage.added:
@@ -222,7 +277,9 @@ class _Search:
     def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
         batches = (point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS)
         rows = (msgspec.structs.replace(point, batch=batch) for batch in batches)
-        return takewhile(partial(self._fits, most=_ROWS_ROOM), rows)
+        # features are no scores, which the length tells
+        of_row = (self._budget.held(point) or 0) // point.batch
+        return takewhile(lambda point: self._fits(point, _ROWS_ROOM, of_row * point.batch), rows)
 
     def _tokens(self) -> list[int]:
         """Numbers of tokens to try, ascending; none where the length cannot be chosen."""

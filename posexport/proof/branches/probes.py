@@ -80,6 +80,7 @@ class Watched(Runner):
         self.branches |= {Branch(probe.node, body, file) for probe in probes for body in _BODIES[probe.op_type]}
         weights = None if isinstance(model, bytes) else model.parent
         data = ir.to_proto(loaded).SerializeToString()
+        del loaded  # the session has the weights once more
         session = bundle_session(data, provider=provider, threads=threads, spinning=False, weights=weights)
         return _WatchedSession(session, probes, file, self.ran)
 
@@ -100,6 +101,18 @@ class _WatchedSession(WrappedSession):
 
     def get_outputs(self) -> list[Any]:
         return [value for value in super().get_outputs() if not value.name.startswith(_PROBE)]
+
+
+def has_branches(model: Path | bytes, parts: Sequence[PartSpec] = ()) -> bool:
+    """Whether a graph of ``model`` (the directory of their files with ``parts``) has a branch."""
+    if isinstance(model, bytes):
+        files = [onnx.ModelProto.FromString(model)]
+    else:
+        paths = [model / file for file in dict.fromkeys(part.file for part in parts)] or [model]
+        files = [onnx.load(path, load_external_data=False) for path in paths]
+    # a branch inside another one has that around it
+    nodes = (node for file in files for graph in (file.graph, *file.functions) for node in graph.node)
+    return any(node.op_type in _BODIES for node in nodes)
 
 
 def watch(model: ir.Model) -> list[Probe]:

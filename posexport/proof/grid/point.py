@@ -78,14 +78,15 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
 SHARE = 0.8
 #: score-shaped float64 arrays in memory together: q k^T, the term, their sum, the probabilities
 _SCORES = 4
-#: float64 tensors as large as the largest of a call in memory together, where that one is known: twice what most need
-_TENSORS = 12
+#: bytes of a call in float64, and of what it is compared with, for each of one in float32, where that is known
+_WIDER = 2.5
 #: each output lives in float64, in PyTorch's and in ONNX Runtime's float32, and once more while one is made
 _OUTPUTS = 2.5
 
 
-#: bytes that a point beyond the default lengths may need; of a user's module, which may hold several more tensors
-_FURTHER, FURTHER_OF_MODULES = 4 << 30, 1 << 30
+#: bytes that a point beyond the default lengths may need; of a user's module, which may hold several more tensors; and
+#: one of its several rows
+_FURTHER, FURTHER_OF_MODULES, _ROWS_OF_MODULES = 4 << 30, 1 << 30, 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +98,14 @@ class Budget:
         heads: of attention, the most of any layer, whose scores are in memory at once; 1 where attention is tiled.
         limit: bytes; None: most of the free memory.
         easily: bytes that are little.
-        largest_tensor: see `posexport.sources.source.Model`.
+        call_bytes: see `posexport.sources.source.Model`.
     """
 
     outputs: Sequence[OutputSpec]
     heads: int = 16
     limit: int | None = None
     easily: int = _FURTHER
-    largest_tensor: Callable[[Mapping[str, int]], int | None] | None = None
+    call_bytes: Callable[[Mapping[str, int]], int | None] | None = None
 
     def room(self) -> int:
         """The bytes that a point may take."""
@@ -117,11 +118,20 @@ class Budget:
     def needed(self, point: GridPoint, room: int) -> int:
         """About the bytes that a point needs; where that seems more than ``room``, by what a call there makes."""
         need = self.at_most(point)
-        if need <= room or self.largest_tensor is None or point.calls or point.cached or point.image is not None:
-            return need
+        measured = self.measured(point) if need > room else None
+        return need if measured is None else min(need, measured)
+
+    def measured(self, point: GridPoint) -> int | None:
+        """About the bytes that a point needs, by what a call there makes; None where that is not known."""
+        held = self.held(point)
+        return None if held is None else int(_WIDER * held)
+
+    def held(self, point: GridPoint) -> int | None:
+        """The bytes of what one call in float32 makes; None where that is not known."""
+        if self.call_bytes is None or point.calls or point.cached or point.image is not None:
+            return None
         sizes = {BATCH: point.batch, SEQUENCE: point.length, ENCODER_SEQUENCE: point.encoder_length or 1}
-        elements = self.largest_tensor({**sizes, **dict(point.sizes)})
-        return need if elements is None else min(need, _TENSORS * 8 * elements)
+        return self.call_bytes({**sizes, **dict(point.sizes)})
 
     def fits(self, point: GridPoint) -> bool:
         """Whether there is memory for a point now."""
@@ -129,13 +139,34 @@ class Budget:
 
     def fits_easily(self, point: GridPoint) -> bool:
         """Whether a point beyond the default lengths takes little of the memory."""
-        return self.at_most(point) <= min(self.easily, self.room())
+        room = min(self.easily, self.room())
+        return self.at_most(point) <= room and (self.measured(point) or 0) <= room
+
+    def with_few_rows(self, points: Sequence[GridPoint]) -> list[GridPoint]:
+        """``points``, in place of each of several rows that needs much memory the same one of one row.
+
+        The smallest keep their rows.
+        """
+        few, fit = dict[GridPoint, GridPoint](), False
+        several = [p for p in points if p.batch > 1 and not (p.must_be_rejected or p.calls or p.cached)]
+        smallest = min(map(_size, several), default=0)
+        for point in sorted(several, key=_size, reverse=True):
+            fit = fit or _size(point) == smallest or (self.measured(point) or 0) <= _ROWS_OF_MODULES
+            if not fit:
+                few[point] = msgspec.structs.replace(point, batch=1, padding="none")
+        # the truth of several calls is one call
+        alone = ((point, few.get(msgspec.structs.replace(point, calls=()))) for point in points)
+        return list(
+            dict.fromkeys(p if one is None else msgspec.structs.replace(one, calls=p.calls) for p, one in alone)
+        )
 
     def further(self, lengths: Sequence[int]) -> list[int]:
         """Of ``lengths`` beyond the default ones 1024 and the longest, as far as they fit easily."""
-        points = (GridPoint(batch=1, length=length) for length in lengths)
-        fit = [point.length for point in points if self.fits_easily(point)]
-        return sorted({length for length in fit if length == 1024} | set(fit[-1:]))
+        fits = (
+            length for length in sorted(lengths, reverse=True) if self.fits_easily(GridPoint(batch=1, length=length))
+        )
+        longest = next(fits, 0)
+        return sorted({length for length in lengths if length == 1024 <= longest or length == longest})
 
     def too_large(self, points: Sequence[GridPoint]) -> dict[GridPoint, str]:
         """The points for which there is no memory, with the reason."""
@@ -146,6 +177,10 @@ class Budget:
             for point, need in needs.items()
             if need > room
         }
+
+
+def _size(point: GridPoint) -> int:
+    return point.batch * point.length * math.prod(size for _, size in point.sizes)
 
 
 def needed_bytes(point: GridPoint, outputs: Sequence[OutputSpec], heads: int) -> int:

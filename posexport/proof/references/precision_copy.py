@@ -299,6 +299,8 @@ class PrecisionCopy:
         if self.reader is not None:
             self.reader.release()
             memory_mapped.trim()
+        else:
+            memory_mapped.trim_grown()
         return answer
 
     def tensors(self, feeds: Feeds) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ Issue: none known. Seen in 2.13.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,18 +66,18 @@ def _in_parts(
     if copied * len(x) <= _PART or not len(x) or min(sizes) < 1:
         return _convolution(x, weight, bias, stride, padding, dilation, groups)
     most = max(1, _PART * sizes[0] // copied)
-
-    def parts(row: Tensor) -> Iterator[Tensor]:
+    result = x.new_empty((len(x), len(weight), *sizes))
+    for row, outputs in zip(torch.split(x, 1), torch.split(result, 1), strict=True):
         if most >= sizes[0]:
-            yield _convolution(row, weight, bias, stride, padding, dilation, groups)
-            return
+            outputs.copy_(_convolution(row, weight, bias, stride, padding, dilation, groups))
+            continue
         padded = torch.nn.functional.pad(row, [0, 0] * (axes - 1) + [padding[0], padding[0]])
         for start in range(0, sizes[0], most):
             count = min(most, sizes[0] - start)
             read = padded.narrow(2, start * stride[0], (count - 1) * stride[0] + spans[0])
-            yield _convolution(read, weight, bias, stride, [0, *padding[1:]], dilation, groups)
-
-    return torch.cat([torch.cat(list(parts(row)), 2) for row in torch.split(x, 1)])
+            part = _convolution(read, weight, bias, stride, [0, *padding[1:]], dilation, groups)
+            outputs.narrow(2, start, count).copy_(part)
+    return result
 
 
 def _convolution(

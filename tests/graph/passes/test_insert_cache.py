@@ -7,10 +7,12 @@ padding and without a cache.
 import copy
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -23,6 +25,7 @@ from posexport.conversion.export.trace import as_traced, trace
 from posexport.graph.lowering import functions
 from posexport.graph.passes import pipeline
 from posexport.graph.passes.cache.insert import insert_cache
+from posexport.graph.passes.cache.known import Known
 from posexport.graph.passes.graph_pass import NotInsertedError
 from posexport.models.forward_decoder import Interface
 from posexport.modules.decoder import UserDecoder
@@ -391,3 +394,26 @@ def test_what_mixes_tokens_outside_attention_is_refused_with_the_line(name: str)
     make, why = REFUSED[name]
     with pytest.raises(NotInsertedError, match=rf"^({why}).* \(test_\w+\.py line \d+"):
         by_the_pass(make())
+
+
+PAIRS = """
+<ir_version: 10, opset_import: ["" : 18]>
+main (float[1, sequence_length] x) => (float[HEADS, sequence_length] y)
+<float[HEADS, sequence_length, sequence_length] pairs>
+{
+  column = Constant<value_ints = [2]>()
+  wide = Unsqueeze(x, column)
+  flat = Constant<value_ints = [1]>()
+  rows = Unsqueeze(x, flat)
+  pairs = Mul(wide, rows)
+  y = ReduceSum<keepdims = 0>(pairs, column)
+}
+"""
+
+
+@pytest.mark.parametrize(("heads", "far"), [(4, 4096), (32, 2048), (1 << 9, 512), (1 << 20, 512)])
+def test_values_of_pairs_are_computed_for_fewer_tokens(heads: int, far: int) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(PAIRS.replace("HEADS", str(heads))))
+    known = SimpleNamespace(model=model, far=4096)
+    assert Known._few(known, [model.graph.outputs[0]]) == far  # type: ignore[arg-type]
+    assert Known._few(known, []) == 4096  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from posexport.modules.axes.memory import Made
 from posexport.sources.torch_fixes import convolutions
 from tests.tolerances import agree
 
@@ -42,3 +43,11 @@ def test_a_transposed_convolution_and_float32_are_left(monkeypatch: pytest.Monke
     with torch.no_grad(), convolutions.ConvolutionsInParts():
         nn.Conv2d(3, 4, 3)(x)
         nn.ConvTranspose2d(3, 4, 3).double()(x.double())
+
+
+def test_the_outputs_are_in_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolutions, "_PART", 1 << 16)
+    x, weight = torch.zeros(2, 1, 64, 64, dtype=torch.float64), torch.zeros(64, 1, 3, 3, dtype=torch.float64)
+    with torch.no_grad(), Made() as made, convolutions.ConvolutionsInParts():
+        outputs = F.conv2d(x, weight)
+    assert made.bytes < 1.5 * outputs.nbytes

@@ -1,5 +1,6 @@
 """What values of sizes and weights are for one row without padding, computed at several lengths."""
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
@@ -17,6 +18,8 @@ from posexport.graph.single_row import ELEMENTWISE
 
 #: lengths of all values, and the longest one of those with a row for each token
 _LENGTHS, _FAR = (2, 5, 8, 33, 301), 4096
+#: elements of all values of pairs of tokens together, and the fewest tokens all the same
+_PAIRS, _FEWEST = 1 << 28, 512
 #: elements of a value for each token, at most, which is computed for more tokens
 _NARROW, _NONE = 16, np.empty(0)
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
@@ -94,12 +97,27 @@ class Known:
         for index, value in enumerate(values):
             self._arrays[value] = [run[index] for run in runs]
         rows = [value for value in values if len(self.token_axes(value)) < 2]
-        if rows and self.far > self.lengths[-1]:
-            subgraph = Subgraph(self.model, rows)
-            self._far = dict(zip(rows, at(self.far), strict=True)) | self._far
+        of_pairs = [value for value in rows if is_of_pairs(value, SEQUENCE)]
+        for some in (of_pairs, [value for value in rows if value not in of_pairs]):
+            far = self._few(some) if some is of_pairs else self.far
+            if some and far > self.lengths[-1]:
+                subgraph = Subgraph(self.model, some)
+                self._far = dict(zip(some, at(far), strict=True)) | self._far
+                self._longest |= dict.fromkeys(some, far)
         for value in rows:
             if self._far.get(value, _NONE).size <= _NARROW * self.far:
                 self._look_beyond(value)
+
+    def _few(self, values: Sequence[ir.Value]) -> int:
+        """The tokens at which ``values`` are computed, which are of pairs of tokens."""
+        nodes = Subgraph(self.model, values).model.graph if values else ()
+        shapes = [sizes(value) or () for node in nodes for value in node.outputs]
+        over_pairs = [shape for shape in shapes if shape.count(SEQUENCE) > 1]
+        pairs = sum(math.prod(size for size in shape if isinstance(size, int)) for shape in over_pairs)
+        far = self.far
+        while far > _FEWEST and pairs * far**2 > _PAIRS:
+            far //= 2
+        return far
 
     def _run(self, subgraph: Subgraph, length: int) -> list[Array] | None:
         return subgraph.run({value: self._fed(value, length) for value in subgraph.inputs}, {})
@@ -107,7 +125,8 @@ class Known:
     def _look_beyond(self, value: ir.Value) -> None:
         """Compute a narrow value beyond every number in what computes it, such as a window of 4,096 tokens."""
         colours, subgraph = self.colours, Subgraph(self.model, [value])
-        length = beyond(subgraph.model.graph, self.far, self.limit)
+        far = self._longest.get(value, self.far)
+        length = beyond(subgraph.model.graph, far, self.limit)
         if length is None:
             return
         if not is_of_pairs(value, SEQUENCE):
@@ -115,7 +134,7 @@ class Known:
                 self._far[value], self._longest[value] = computed[0], length
         else:  # of pairs of tokens, such as whether a query sees a key
             ones = {} if colours.mask is None else {colours.mask: 1}
-            if (pairs := far_pairs(self.model, [value], SEQUENCE, self.far, self.limit, ones)) is not None:
+            if (pairs := far_pairs(self.model, [value], SEQUENCE, far, self.limit, ones)) is not None:
                 self._of_queries[value] = pairs.values[0]
 
     def has(self, value: ir.Value | None) -> bool:
