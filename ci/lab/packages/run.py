@@ -30,6 +30,7 @@ import ci.lab.packages.drawn
 import ci.lab.packages.drawn_again
 import ci.lab.packages.drawn_fifth
 import ci.lab.packages.drawn_fourth
+import ci.lab.packages.drawn_seventh
 import ci.lab.packages.drawn_sixth  # noqa: F401 - all register their cases
 import posexport
 from ci.lab.packages.modules import AXES, CASES
