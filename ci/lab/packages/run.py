@@ -60,6 +60,8 @@ def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     module, inputs = CASES[name][1]()
     with torch.no_grad():
         for parameter in module.parameters():
+            if not parameter.is_floating_point():  # a zero point of quantization
+                continue
             if not parameter.any():  # a matrix of zeros hides all before it
                 parameter.normal_(std=0.1)
             elif parameter.dim() > 1 and float(parameter.std()) < 0.08:
