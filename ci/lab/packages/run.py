@@ -142,6 +142,8 @@ def drawn(
             tensors[name][0] = sizes[SEQUENCE]
         elif spec.role == "mask":
             tensors[name] = torch.full(shape, 1 - spec.padding, dtype=first.dtype)
+        elif spec.column_sizes:  # each column has its own ids
+            tensors[name] = (torch.rand(shape) * (first.amax(0) + 1)).to(first.dtype)
         else:
             tensors[name] = torch.randint(0, int(first.max()) + 1, shape, dtype=first.dtype)
         fed[spec.name] = tensors[name].numpy().copy()
