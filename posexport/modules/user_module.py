@@ -22,11 +22,11 @@ from posexport.modules.returned import named_outputs, names_beside
 from posexport.modules.value_branches import TakingWays, Ways
 from posexport.sources.source import TracedModule
 from posexport.sources.torch_fixes.as_exported import as_exported
-from posexport.sources.torch_fixes.as_written import with_functions_as_written
 from posexport.sources.torch_fixes.constant_ranges import with_constant_ranges
 from posexport.sources.torch_fixes.known_values import KnownValues, small_buffers
 from posexport.sources.torch_fixes.module_state import emptied, empty_attributes, with_state_kept
 from posexport.sources.torch_fixes.packed_rows import with_packed_rows
+from posexport.sources.torch_fixes.scripted import without_scripts
 from posexport.sources.torch_fixes.subclasses import without_subclasses
 from posexport.sources.torch_fixes.whole_row import WholeRow
 
@@ -74,7 +74,7 @@ class UserModule(TracedModule):
             state, ways = with_state_kept(self.module), TakingWays(self.ways)
             with (
                 as_exported(),
-                with_functions_as_written(),
+                without_scripts(),
                 without_subclasses(),
                 state,
                 with_packed_rows(),
