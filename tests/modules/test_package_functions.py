@@ -156,6 +156,27 @@ def test_columns_with_tables(tmp_path: Path) -> None:
         posexport.load(tmp_path / "b").run({"x": np.array([[3, 49, 1]])})
 
 
+class Spiking(nn.Module):
+    """A neuron with a state, which it makes anew where that has not its input's shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.project = nn.Linear(D, 7)
+
+    def forward(self, x: Tensor, state: Tensor) -> Tensor:
+        current = self.project(x)
+        if state.shape != current.shape:
+            state = torch.zeros_like(current)
+        return current + 0.9 * state
+
+
+def test_a_state_is_read_in_its_shape_alone(tmp_path: Path) -> None:
+    inputs = {"x": X[0], "state": torch.randn(9, 7)}
+    done = proven(Spiking().eval(), tmp_path / "b", example_inputs=inputs)
+    assert [spec.axes for spec in done.manifest.inputs] == [["batch_size", D], ["batch_size", 7]]
+
+
 class Decisions(nn.Module):
     """Attention with a mask of real numbers, of which 1 is padding."""
 

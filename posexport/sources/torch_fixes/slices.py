@@ -1,9 +1,8 @@
-"""Slices to ``-padding`` and between two sizes, whose length PyTorch's tracer does not find.
+"""``x[:, :-padding]`` behind ``if padding:``, which has no elements where the padding of other sizes is 0.
 
-``x[:, :-padding]`` behind ``if padding:`` has no elements where the padding of other sizes is 0: a graph has one way
-for all. ``x[:, left:end]`` has a new symbol for a length where ``end`` is a few less than the size.
+A graph has one way for all sizes, so that it counts from the start: the end is the size less the padding.
 
-Issue: none known. Seen in 2.13.
+Reason: Python's ``-0`` is 0. Seen in 2.13.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,24 +21,15 @@ def sliced(func: Callable[..., Any], args: Sequence[Any], _kwargs: Mapping[str, 
     if Ellipsis in index:
         place = index.index(Ellipsis)
         index[place : place + 1] = [slice(None)] * (x.dim() + 1 - len(index))
-    narrowed = x
-    for axis, part in enumerate(index):
-        ends = _ends(part, x.shape[axis])
-        if ends is not None:
-            narrowed, index[axis] = narrowed.narrow(axis, ends[0], ends[1] - ends[0]), slice(None)
-    if narrowed is x:
+    ends = [_end(part, size) for part, size in zip(index, x.shape, strict=False)]
+    if all(end is None for end in ends):
         return None
-    return narrowed if all(part == slice(None) for part in index) else narrowed[tuple(index)]
+    return x[tuple(part if end is None else slice(end) for part, end in zip(index, ends, strict=True))]
 
 
-def _ends(part: slice, size: Any) -> tuple[int, Any] | None:
-    """Start and end of a slice to an end that is the size or less; None where PyTorch finds its length."""
-    start, stop = part.start or 0, part.stop
-    if not isinstance(stop, SymInt) or type(start) is not int or start < 0 or part.step not in (None, 1):
+def _end(part: Any, size: Any) -> Any:
+    """The end of a slice from the start to a negative symbol, counted from the start; None for others."""
+    stop = part.stop
+    if part.start or not isinstance(stop, SymInt) or part.step not in (None, 1):
         return None
-    if stop.node.hint is not None and stop.node.hint < 0:
-        return start, size + stop
-    less = size - stop
-    if start and isinstance(less, SymInt) and less.node.expr.is_Integer:
-        return start, stop
-    return None
+    return size + stop if stop.node.hint is not None and stop.node.hint < 0 else None
