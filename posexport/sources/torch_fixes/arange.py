@@ -40,7 +40,8 @@ def _arange(
     dtype = dtype or torch.get_default_dtype()
     if not is_dynamic:
         index = _first(math.ceil((end - start) / step), torch.float64, device)
-        return (index * step + start).to(dtype)
+        exact: Tensor = index * step + start
+        return exact.to(dtype)
     count = _count(start, end, step)
     if count is None:
         ranged = torch.arange(start, end, step, dtype=dtype, device=device, **rest)

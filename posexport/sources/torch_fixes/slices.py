@@ -24,7 +24,8 @@ def sliced(func: Callable[..., Any], args: Sequence[Any], _kwargs: Mapping[str, 
     ends = [_end(part, size) for part, size in zip(index, x.shape, strict=False)]
     if all(end is None for end in ends):
         return None
-    return x[tuple(part if end is None else slice(end) for part, end in zip(index, ends, strict=True))]
+    part: Tensor = x[tuple(part if end is None else slice(end) for part, end in zip(index, ends, strict=True))]
+    return part
 
 
 def _end(part: Any, size: Any) -> Any:
