@@ -67,7 +67,7 @@ def test_strides_of_sizes(tmp_path: Path) -> None:
 
 
 def signed(x: Tensor, curvature: Tensor) -> Tensor:
-    below = curvature.sign().masked_fill(curvature.isclose(torch.zeros((), dtype=curvature.dtype)), 0.0).add_(-0.5)
+    below = curvature.sign().masked_fill(curvature == torch.zeros((), dtype=curvature.dtype), 0.0).add_(-0.5)
     if torch.all(below < 0):
         return x.tanh()
     return x.exp()

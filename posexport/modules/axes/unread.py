@@ -17,16 +17,18 @@ _SPARED = 6
 
 def fix_unread(calls: ExampleCalls, classified: Classified, declared: Collection[TensorAxis]) -> None:
     """Such axes of real numbers that no output shows join a batch of their size, or keep the example's size."""
+    ranks = [tensor.dim() for tensor in calls.tensors.values() if tensor.is_floating_point()]
     for group in list(classified.varying):
         (name, axis), *others = group.members
-        is_real = calls.tensors[name].is_floating_point()
-        if others or group.outputs or not is_real or len(calls.tensors) == 1 or calls.left <= _SPARED:
+        tensor = calls.tensors[name]
+        if others or group.outputs or (name, axis) in declared or calls.left <= _SPARED:
             continue
-        alone, read = [(name, axis)], _reads(calls, classified, name, [(name, axis)], group.size)
-        if (name, axis) in declared or not read:
+        # a state has as many axes as what it is added to
+        if not tensor.is_floating_point() or ranks.count(tensor.dim()) == 1:
             continue
-        size = group.size + group.step
-        if _reads(calls, classified, name, alone, size):
+        alone, size = [(name, axis)], group.size + group.step
+        reads = [_reads(calls, classified, name, alone, tried) for tried in (size, group.size)]
+        if reads != [False, True]:
             continue
         classified.varying.remove(group)
         batch = next((other for other in classified.varying if _is_batch(other, group)), None)
