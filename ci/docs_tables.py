@@ -425,6 +425,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "packages-fourth": packages.fourth,
     "packages-fifth": packages.fifth,
     "packages-sixth": packages.sixth,
+    "packages-seventh": packages.seventh,
     "packages-line": packages.sentence,
     "refusals": refusals,
     "followed": followed,

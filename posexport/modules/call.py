@@ -4,6 +4,7 @@
 resized.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -47,21 +48,25 @@ def call(
 ) -> dict[str, Tensor]:
     """The outputs of ``module`` for inputs by name, which it may write to.
 
-    ``dtype``: what it computes in, float32 or float64; default: as its first parameter. ``mode`` is entered around its
-    forward.
+    ``dtype``: what it computes in, float32 or float64; default: as its first parameter, or the first real input of a
+    module without any. ``mode`` is entered around its forward.
 
     Raises:
         CallError: the module raised an exception.
         PosexportError: it returned something else than tensors.
     """
-    with calling(dtype or computed_dtype(module)), mode or nullcontext():
+    with calling(dtype or computed_dtype(module, tensors)), mode or nullcontext():
         return named_outputs(module(**{name: tensor.clone() for name, tensor in tensors.items()}))
 
 
-def computed_dtype(module: nn.Module) -> torch.dtype:
-    """float64 for the copy of a module that the reference is computed with, else float32."""
-    parameter = next(module.parameters(), None)
-    return torch.float64 if parameter is not None and parameter.dtype == torch.float64 else torch.float32
+def computed_dtype(module: nn.Module, tensors: Mapping[str, Tensor] = {}) -> torch.dtype:
+    """float64 for the copy of a module that the reference is computed with, else float32.
+
+    A module without parameters computes in what its real inputs ``tensors`` have.
+    """
+    real = (tensor for tensor in tensors.values() if tensor.is_floating_point())
+    first = next(itertools.chain(module.parameters(), real), None)
+    return torch.float64 if first is not None and first.dtype == torch.float64 else torch.float32
 
 
 @contextmanager

@@ -88,15 +88,23 @@ def _has_state(value: Any) -> bool:
 def with_copied_closures(module: _M, memo: dict[int, Any]) -> _M:
     """``module``, a copy, with closures over copies: ``copy.deepcopy`` copies no function.
 
-    ``self.feed = lambda x: proj(x)`` would otherwise call the submodule of the original.
+    ``self.feed = lambda x: proj(x)`` would otherwise call the submodule of the original, and so would a hook.
     """
     for submodule in module.modules():
-        for name, value in vars(submodule).items():
-            function = value.__func__ if isinstance(value, staticmethod) else value
-            if isinstance(function, FunctionType) and function.__closure__:
-                same = _with_copied_cells(function, memo)
-                vars(submodule)[name] = staticmethod(same) if isinstance(value, staticmethod) else same
+        held = vars(submodule)
+        for values in (held, *(value for value in held.values() if isinstance(value, dict))):
+            for name, value in list(values.items()):
+                if (same := _with_copied_closure(value, memo)) is not value:
+                    values[name] = same
     return module
+
+
+def _with_copied_closure(value: Any, memo: dict[int, Any]) -> Any:
+    function = value.__func__ if isinstance(value, staticmethod) else value
+    if not (isinstance(function, FunctionType) and function.__closure__):
+        return value
+    same = _with_copied_cells(function, memo)
+    return staticmethod(same) if isinstance(value, staticmethod) else same
 
 
 def _with_copied_cells(function: FunctionType, memo: dict[int, Any]) -> FunctionType:

@@ -334,13 +334,17 @@ def _length(shapes: Mapping[str, list[Axis]], tensors: Mapping[str, Tensor]) -> 
     return next((tensors[name].shape[axes.index(SEQUENCE)] for name, axes in shapes.items() if SEQUENCE in axes), None)
 
 
+#: the rank of a mask of real numbers, [batch, tokens]
+_OF_TOKENS = 2
 #: the rank of ids in columns, [batch, columns]
 _WITH_COLUMNS = 2
 
 
 def _spec(name: str, tensor: Tensor, axes: list[Axis], length: int | None) -> InputSpec:
     if tensor.is_floating_point():
-        return InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="values")
+        of_tokens = "mask" in name and len(axes) == _OF_TOKENS and isinstance(axes[-1], str)
+        is_mask = of_tokens and bool(((tensor == 0) | (tensor == 1)).all())
+        return InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="mask" if is_mask else "values")
     is_bool = tensor.dtype == torch.bool
     if "mask" in name or is_bool:
         return InputSpec(name=name, dtype="bool" if is_bool else "int64", axes=axes, role="mask")

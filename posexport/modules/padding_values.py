@@ -44,6 +44,7 @@ def _classified(
     """The input of a mask with the role and the value of padding that calls show."""
     is_bool, mask = spec.dtype == "bool", tensors[spec.name]
     by_name = msgspec.structs.replace(spec, padding=int(is_bool and "pad" in spec.name))
+    by_name = msgspec.structs.replace(by_name, role="values" if mask.is_floating_point() else by_name.role)
     length, axis = mask.shape[-1], spec.axes[-1]
     inputs_of_tokens = [other for other in specs if other.role != "mask" and axis in other.axes]
     if is_bool and not isinstance(axis, str):
@@ -67,7 +68,7 @@ def _classified(
         # where no token sees later ones, the last are ignored unmarked too, and the first ones tell
         marks_padding = not ignores(torch.zeros_like(last), last) or ignores(last.flip(0), last.flip(0))
     if not marks_padding and not keeps:
-        return msgspec.structs.replace(spec, role="flags") if is_bool else spec
+        return msgspec.structs.replace(spec, role="flags") if is_bool else by_name
     return msgspec.structs.replace(spec, padding=int(bool(marks_padding)))
 
 

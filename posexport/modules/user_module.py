@@ -24,8 +24,9 @@ from posexport.sources.source import TracedModule
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.constant_ranges import with_constant_ranges
 from posexport.sources.torch_fixes.known_values import KnownValues, small_buffers
-from posexport.sources.torch_fixes.module_state import with_state_kept
+from posexport.sources.torch_fixes.module_state import emptied, empty_attributes, with_state_kept
 from posexport.sources.torch_fixes.packed_rows import with_packed_rows
+from posexport.sources.torch_fixes.scripted import without_scripts
 from posexport.sources.torch_fixes.subclasses import without_subclasses
 from posexport.sources.torch_fixes.whole_row import WholeRow
 
@@ -54,6 +55,8 @@ class UserModule(TracedModule):
         #: outputs of the module that are not declared
         self.dropped: set[str] = set()
         self.module = module
+        #: what a call may fill, as a table of the first length
+        self.empty = empty_attributes(module)
         #: values that a trace knows
         self.known = small_buffers(module)
         #: the way that a trace takes at lines that branch by values
@@ -71,6 +74,7 @@ class UserModule(TracedModule):
             state, ways = with_state_kept(self.module), TakingWays(self.ways)
             with (
                 as_exported(),
+                without_scripts(),
                 without_subclasses(),
                 state,
                 with_packed_rows(),
@@ -85,7 +89,7 @@ class UserModule(TracedModule):
             return tuple(outputs.values())
         sizes = sizes_of(self.inputs, tensors)
         try:
-            outputs = self._declared(call(self.module, tensors, mode=called()))
+            outputs = self._declared(self._called(tensors))
         except PosexportError as err:
             raise PosexportError(f"{self.argument}: {err}") from err
         except CallError as failed:
@@ -93,6 +97,15 @@ class UserModule(TracedModule):
         self._check(outputs, sizes)
         self.accepted.add((computed_dtype(self.module) == torch.float64, tuple(sizes.items())))
         return tuple(outputs.values())
+
+    def _called(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs; where the module fails by what an earlier call left, without that."""
+        try:
+            return call(self.module, tensors, mode=called())
+        except CallError:
+            if not emptied(self.module, self.empty):
+                raise
+            return call(self.module, tensors, mode=called())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "UserModule":
         other = copy.copy(self)

@@ -138,7 +138,7 @@ def _array(spec: InputSpec, value: Any) -> Array:
         "points": ("fiu", "points in pixels"),
         "boxes": ("iu" if spec.dtype.startswith("int") else "fiu", "edges of boxes"),
         **dict.fromkeys(CARRIED, ("i", "integers") if rounded else ("f", "real numbers")),
-        "mask": ("iub", "0 and 1 as integers"),
+        "mask": ("fiub", "0 and 1") if spec.dtype.startswith("float") else ("iub", "0 and 1 as integers"),
     }.get("mask" if spec.role in ("flags", "blocks") else spec.role, ("iu", "integers"))
     is_real = array.dtype.kind == "f" or array.dtype.name == BFLOAT16.name
     if spec.role in CARRIED and is_real and (rounded or array.dtype.itemsize < BY_NAME[spec.dtype].numpy.itemsize):

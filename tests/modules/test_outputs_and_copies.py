@@ -151,6 +151,16 @@ def test_a_copy_shares_no_weights() -> None:
     assert other.settings["seen"] is not module.settings["seen"]
 
 
+def test_hooks_call_the_copies_of_submodules() -> None:
+    """As of compressed-tensors: a rotation before a layer is a submodule that only a hook calls."""
+    layer = nn.Linear(D, D)
+    turn = layer.turn = nn.Linear(D, D)
+    layer.register_forward_pre_hook(lambda _, given: turn(given[0]))
+    layer.register_forward_hook(lambda _, _given, output: turn(output))
+    expected = layer(X)
+    agree(copied("layer", layer).double()(X.double()), expected, "model in float32", np.float32)
+
+
 class Forbids(nn.Module):
     """Its author allows no copies."""
 

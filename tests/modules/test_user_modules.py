@@ -200,7 +200,7 @@ speechless = does(lambda self, x: fail(type("E", (Exception,), {"__str__": lambd
 fixed = does(lambda self, x: x + torch.zeros(16, D))
 counts = does(lambda self, x: x + self.calls)
 random = does(lambda self, x: F.dropout(x, 0.5, True))
-float32 = does(lambda self, x: x @ torch.frombuffer(bytearray(4 * D * D), dtype=torch.float32).view(D, D))
+float32 = does(lambda self, x: x if x.dtype.itemsize == 4 else fail(ValueError("float32 alone")))
 one_length = does(lambda self, x: fail(KeyError("65")) if x.shape[1] == 65 else x)
 many_calls = does(lambda self, x: sys.exit(0) if self.calls > 9 and x.dtype == torch.float64 else x)
 branches = does(lambda self, x: x if x.sum() > 0 else -x)

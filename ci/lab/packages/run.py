@@ -30,6 +30,7 @@ import ci.lab.packages.drawn
 import ci.lab.packages.drawn_again
 import ci.lab.packages.drawn_fifth
 import ci.lab.packages.drawn_fourth
+import ci.lab.packages.drawn_seventh
 import ci.lab.packages.drawn_sixth  # noqa: F401 - all register their cases
 import posexport
 from ci.lab.packages.modules import AXES, CASES
@@ -59,6 +60,8 @@ def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     module, inputs = CASES[name][1]()
     with torch.no_grad():
         for parameter in module.parameters():
+            if not parameter.is_floating_point():  # a zero point of quantization
+                continue
             if not parameter.any():  # a matrix of zeros hides all before it
                 parameter.normal_(std=0.1)
             elif parameter.dim() > 1 and float(parameter.std()) < 0.08:
@@ -139,6 +142,8 @@ def drawn(
             tensors[name][0] = sizes[SEQUENCE]
         elif spec.role == "mask":
             tensors[name] = torch.full(shape, 1 - spec.padding, dtype=first.dtype)
+        elif spec.column_sizes:  # each column has its own ids
+            tensors[name] = (torch.rand(shape) * (first.amax(0) + 1)).to(first.dtype)
         else:
             tensors[name] = torch.randint(0, int(first.max()) + 1, shape, dtype=first.dtype)
         fed[spec.name] = tensors[name].numpy().copy()

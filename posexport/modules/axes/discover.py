@@ -12,6 +12,7 @@ from posexport.modules.axes.classify import Classified, Classify, Varying
 from posexport.modules.axes.example_calls import ExampleCalls, SpentError, TensorAxis, counts_rows, resized
 from posexport.modules.axes.names import MOST_CHANNELS, named
 from posexport.modules.axes.sizes import STANDARD
+from posexport.modules.axes.unread import fix_unread
 
 #: the number of calls that are allowed, and for every axis where that is more; most modules need half
 MOST, _PER_AXIS = 52, 6
@@ -71,6 +72,7 @@ def discover(
         classified = Classify(calls, list(by_label.values()), followers).run(known)
         if classified is None:
             return Discovered(shapes=_conventional(tensors, declared))
+        fix_unread(calls, classified, {place for group in by_label.values() for place in group})
         groups_declared = {label: classified.of(group[0]) for label, group in by_label.items()}
         for label, group in groups_declared.items():
             if group is None and label not in STANDARD:

@@ -28,9 +28,11 @@ from posexport.sources.torch_fixes import (
     max_pool,
     recurrent,
     shapes,
+    slices,
     splits,
     squeezes,
     stacks,
+    strides,
     vmap_index,
 )
 from posexport.sources.torch_fixes.attention_flags import SDPA
@@ -46,9 +48,11 @@ _FIXES = (
     grouped.convolved,
     max_pool.maxima,
     shapes.counted,
+    slices.sliced,
     splits.parts,
     squeezes.squeezed,
     stacks.stacked,
+    strides.strided,
 )
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 

@@ -1,11 +1,13 @@
 """``torch.arange`` and ``torch.linspace`` with as many elements as a dynamic axis, computed from an integer range.
 
 PyTorch specialises the axis at the steps of a linspace. Its exporter gives an arange without a dtype the type of its
-end: from 0.0 to a size it is a Range of integers, and from 0.5 on it is 0, 1 ..., without a word.
+end: from 0.0 to a size it is a Range of integers, and from 0.5 on it is 0, 1 ..., without a word. One from 0 to 10.0,
+without an axis, has integers too.
 
 Issue: pytorch/pytorch 172930 (linspace; its pull request 184939 is not in 2.13). Of arange none is known. Seen in 2.13.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +19,7 @@ _LINSPACE = "start", "end", "steps"
 
 
 def elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """The elements of a call of dynamic length; None where the exporter writes it correctly."""
+    """The elements of a call of dynamic length or by fractions; None where the exporter writes it correctly."""
     if func is torch.arange and len(args) < len(_ARANGE) and "out" not in kwargs:
         numbers = {"start": 0, "step": 1, **dict(zip(_ARANGE[len(args)], args, strict=True)), **kwargs}
         return _arange(**numbers)
@@ -33,9 +35,13 @@ def _arange(
     numbers = (start, end, step)
     is_dynamic = any(isinstance(number, SymInt | SymFloat) for number in numbers)
     is_float = any(isinstance(number, float | SymFloat) for number in numbers)
-    if not is_dynamic or not is_float or not (dtype is None or dtype.is_floating_point):
+    if not is_float or not (dtype is None or (dtype.is_floating_point and is_dynamic)):
         return None
     dtype = dtype or torch.get_default_dtype()
+    if not is_dynamic:
+        index = _first(math.ceil((end - start) / step), torch.float64, device)
+        exact: Tensor = index * step + start
+        return exact.to(dtype)
     count = _count(start, end, step)
     if count is None:
         ranged = torch.arange(start, end, step, dtype=dtype, device=device, **rest)

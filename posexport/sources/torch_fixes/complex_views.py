@@ -21,6 +21,8 @@ _OF_AXES |= {torch.index_select: 0, Tensor.index_select: 0}
 _PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__)
 #: sums of elements by an index of their shape
 _SUMS = (torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_)
+#: norms of vectors, which are those of the absolute values
+_NORMS = (torch.norm, Tensor.norm, torch.linalg.vector_norm)
 
 #: what `F.pad` calls itself with
 _OF_PAD = {"mode": "constant", "value": None}
@@ -33,9 +35,15 @@ def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     if func in _PRODUCTS and _is_real(args) and isinstance(args[1], complex):
         parts = [args[0] * args[1].real, args[0] * args[1].imag]
         return torch.view_as_complex(torch.stack(parts, -1))
-    if not args or kwargs or not isinstance(args[0], Tensor) or not args[0].is_complex():
-        return func(*args, **kwargs)
-    tensor, *rest = args
+    is_complex = bool(args) and isinstance(args[0], Tensor) and args[0].is_complex()
+    if is_complex and func in _NORMS:
+        return func(args[0].abs(), *args[1:], **kwargs)
+    return _moved(func, *args) if is_complex and not kwargs else func(*args, **kwargs)
+
+
+def _moved(func: Callable[..., Any], tensor: Tensor, *others: Any) -> Any:
+    """``func`` on the parts of ``tensor`` where it moves elements."""
+    rest = list(others)
     if func in _SUMS:
         return _scattered(func, tensor, *rest)
     if func is Tensor.__getitem__:
@@ -52,7 +60,7 @@ def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     elif func is F.pad:
         rest[0] = [0, 0, *rest[0]]
     else:
-        return func(*args)
+        return func(tensor, *rest)
     return torch.view_as_complex(func(torch.view_as_real(tensor), *rest))
 
 

@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 #: elements of a buffer, and of what is computed of it, whose values are known: larger ones are tables
 _MOST = 4096
+#: functions that make tensors, of which numbers are known
+_MADE = ("zeros", "ones", "full", "tensor", "as_tensor", "scalar_tensor")
 #: functions that give Python values
 _OF_VALUES = ("item", "tolist", "numpy", "__int__", "__index__", "__bool__", "__float__")
 #: functions that look like those in place, and are not
@@ -29,18 +31,21 @@ _OF_NUMBERS = ("nonzero", "argwhere", "unique", "unique_consecutive", "masked_se
 
 
 def small_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of the small tensors of ``module`` that are no parameters, by their paths, also those of no buffer."""
+    """Copies of the small tensors of ``module`` by their paths, also those of no buffer; of parameters the numbers."""
     return {
-        path: value.clone()
+        path: value.detach().clone()
         for path, value in _tensors(module)
-        if type(value) is Tensor and value.numel() <= _MOST and value.layout is torch.strided and not value.is_meta
+        if type(value) in (Tensor, nn.Parameter)
+        and value.numel() <= (1 if isinstance(value, nn.Parameter) else _MOST)
+        and value.layout is torch.strided
+        and not value.is_meta
     }
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for path, part in module.named_modules():
-        for name, value in (vars(part) | vars(part)["_buffers"]).items():
-            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+        for name, value in (vars(part) | vars(part)["_buffers"] | vars(part)["_parameters"]).items():
+            if isinstance(value, Tensor):
                 yield f"{path}.{name}", value
 
 
@@ -49,8 +54,11 @@ class KnownValues(TorchFunctionMode):
 
     def __init__(self, module: nn.Module, values: Mapping[str, Tensor]) -> None:
         super().__init__()
-        # tensors by identity, which stay alive with it
-        self._known = {id(tensor): (tensor, values[path]) for path, tensor in _tensors(module) if path in values}
+        # tensors by identity, which stay alive with it; a call may change the copies of values
+        with _outside_trace():
+            self._known = {
+                id(tensor): (tensor, values[path].clone()) for path, tensor in _tensors(module) if path in values
+            }
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -61,7 +69,7 @@ class KnownValues(TorchFunctionMode):
         first = self._of(args[0]) if args else None
         if _is_in_place(name) or "out" in kwargs:
             if first is not None:
-                self._known.clear()  # views of it have other values as well
+                self._changed(func, args, kwargs)
             args = self._with_indices(args) if name == "__setitem__" else args
             return func(*args, **kwargs)
         if name in _OF_VALUES and first is not None:
@@ -82,16 +90,33 @@ class KnownValues(TorchFunctionMode):
 
     def _computed(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result with the values, where all tensors are known; None otherwise."""
+        real = self._real(args, kwargs)
+        is_made = func.__name__ in _MADE
+        if real is None or not (is_made or any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs)))):
+            return None
+        with _outside_trace():
+            values = func(*real[0], **real[1])
+        return None if is_made and values.dim() else values
+
+    def _changed(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Changes values in place, and with them those of views."""
+        real = self._real(args, kwargs)
+        if real is None:
+            self._known.clear()
+            return
+        with _outside_trace():
+            func(*real[0], **real[1])
+
+    def _real(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        """The arguments with the values of their tensors; None where one is not known."""
         leaves = tree_leaves((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         # a slice is no node of a tree
         ends = [end for leaf in leaves if isinstance(leaf, slice) for end in (leaf.start, leaf.stop, leaf.step)]
         is_symbolic = any(isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in (*leaves, *ends))
-        if not tensors or is_symbolic or any(self._of(tensor) is None for tensor in tensors):
+        if is_symbolic or any(isinstance(leaf, Tensor) and self._of(leaf) is None for leaf in leaves):
             return None
-        real = tree_map_only(Tensor, self._of, (tuple(args), dict(kwargs)))
-        with _outside_trace():
-            return func(*real[0], **real[1])
+        real: tuple[Any, Any] = tree_map_only(Tensor, self._of, (tuple(args), dict(kwargs)))
+        return real
 
     def _with_indices(self, args: Sequence[Any]) -> Sequence[Any]:
         """The arguments of ``x[index]`` with the indices of the elements in the place of a known mask."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -22,6 +22,22 @@ def with_state_kept(module: nn.Module) -> Iterator[None]:
     finally:
         for attributes, contents in before:
             _restore(attributes, contents)
+
+
+def empty_attributes(module: nn.Module) -> list[tuple[str, str]]:
+    """The attributes that are None, by submodule: some modules fill one in their first call, for its length alone."""
+    return [
+        (path, name) for path, part in module.named_modules() for name, value in vars(part).items() if value is None
+    ]
+
+
+def emptied(module: nn.Module, attributes: list[tuple[str, str]]) -> bool:
+    """Whether one of these holds a tensor; they are None again."""
+    parts = dict(module.named_modules())
+    filled = [(parts[path], name) for path, name in attributes if isinstance(getattr(parts[path], name, None), Tensor)]
+    for part, name in filled:
+        setattr(part, name, None)
+    return bool(filled)
 
 
 def _contents(attributes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -288,7 +288,7 @@ def test_aranges_of_floats(tmp_path: Path) -> None:
     def sums(x: Tensor, arange: Any) -> Tensor:
         n = x.shape[1]
         calls: list[tuple[Any, ...]] = [(0.0, n), (0, n, 2.0), (n, 0.0, -1), (1.0 - n, n), (n / 2,)]
-        calls += [(0.5, n), (0, n, 0.25), (0, n, 0.3), (0.25, n, 1.5)]
+        calls += [(0.5, n), (0, n, 0.25), (0, n, 0.3), (0.25, n, 1.5), (0, 10.0), (0.5, 4, 0.3)]
         ranges = [arange(*call) for call in calls] + [arange(start=0.0, end=n)]
         assert all(elements.dtype == torch.float32 for elements in ranges)
         return x.sum() + torch.stack([elements.square().mean() for elements in ranges])
