@@ -12,7 +12,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
-from posexport.through import attention, vision
+from posexport.through import attention, vision, vision_agreement
 
 #: of the largest logit: what the graphs may differ by
 ROUNDING = 5e-5
@@ -28,11 +28,11 @@ def difference(source: Path, bundle: Path, kind: Any) -> float:
     model = kind.from_pretrained(source).eval()
     attention.use(model, attention="eager", experts="eager")
     tower = vision.TOWERS[model.config.model_type](Config(Directory(source), "config.json"), model)
-    ids_BT, images = vision._sample(model, tower)  # noqa: SLF001 (as the conversion is checked)
+    ids_BT, images = vision_agreement.sample(model, tower)
     more = torch.randint(8, 64, (len(ids_BT), _STEPS), generator=torch.Generator().manual_seed(1))
     ids_BT = torch.cat((ids_BT, more), 1)
     image_BT = ids_BT == getattr(model.config, tower.token)
-    want = vision._reference_logits(model, ids_BT, {**images, **tower.model_inputs(image_BT)}).numpy()  # noqa: SLF001
+    want = vision_agreement.reference_logits(model, ids_BT, {**images, **tower.model_inputs(image_BT)}).numpy()
     given = {name: x.numpy() for name, x in tower.decoder_inputs(image_BT, images).items()}
     got = _logits(bundle, tower, ids_BT.numpy(), image_BT.numpy(), images, given)
     return float(np.abs(got - want).max() / np.abs(want).max())

@@ -15,7 +15,7 @@ from tests.through.test_reduced_pictures import deepstack, llava, qwen, saved
 
 pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
 
-from posexport.through import grids, module, vision
+from posexport.through import grids, module, vision_agreement
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(memory_mapped, "LEAST", 64)
     monkeypatch.setattr(module, "LARGE", 0)
     counts: list[int] = []
-    different = vision._different
+    different = vision_agreement._different
 
     def counting(definition: Any, original: nn.Module, *rest: Any) -> str:
         lists = [each for each in original.modules() if isinstance(each, nn.ModuleList) and len(each) > 2]
         counts.append(max(map(len, lists)))
         return different(definition, original, *rest)
 
-    monkeypatch.setattr(vision, "_different", counting)
+    monkeypatch.setattr(vision_agreement, "_different", counting)
     return counts
 
 

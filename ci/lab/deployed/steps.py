@@ -35,14 +35,17 @@ _OPTIONS = {"int4": ["--head-bits", "4"]}
 
 def measure(name: str, checkpoint: Path, precisions: Sequence[str], pasts: Sequence[int], graphs: Path) -> None:
     """Convert ``checkpoint`` by both where ``graphs`` has no result yet, and measure each number of tokens."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    heads = config["num_key_value_heads"], size
     for precision in precisions:
         folders = [
             _graph(checkpoint, graphs / f"{name}-{precision}-{exporter}", precision, exporter) for exporter in _BOTH
         ]
-        nodes = [_run([folder], 1, profile=True)["nodes"] for folder in folders]
+        nodes = [_run([folder], heads, 1, profile=True)["nodes"] for folder in folders]
         for past in pasts:
             row: dict[str, Any] = {"shape": name, "precision": precision, "past": past, "nodes": nodes}
-            orders = [(order, _run(order, past)) for order in permutations(folders)]
+            orders = [(order, _run(order, heads, past)) for order in permutations(folders)]
             for what in ("step", "prompt"):
                 times = [dict(zip(order, result[what], strict=True)) for order, result in orders]
                 row[f"{what}_ratios"] = [round(found[folders[0]] / found[folders[1]], 3) for found in times]
@@ -68,10 +71,10 @@ def _graph(checkpoint: Path, folder: Path, precision: str, exporter: str) -> Pat
     return folder
 
 
-def _run(folders: Sequence[Path], past: int, *, profile: bool = False) -> dict[str, Any]:
+def _run(folders: Sequence[Path], heads: tuple[int, int], past: int, *, profile: bool = False) -> dict[str, Any]:
     """What a process measures that loads the graphs in this order."""
     names = [str(folder) for folder in folders]
-    command = [sys.executable, "-m", "ci.lab.deployed.steps", str(past), str(int(profile)), *names]
+    command = [sys.executable, "-m", "ci.lab.deployed.steps", *map(str, (past, int(profile), *heads)), *names]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     said = subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     result: dict[str, Any] = json.loads(said.splitlines()[-1])
@@ -79,9 +82,9 @@ def _run(folders: Sequence[Path], past: int, *, profile: bool = False) -> dict[s
 
 
 class _Reader:
-    """A graph with its static cache, one row."""
+    """A graph with its static cache of KV heads of a size, one row."""
 
-    def __init__(self, folder: Path, profile: str = "") -> None:
+    def __init__(self, folder: Path, heads: int, size: int, profile: str = "") -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         if profile:
@@ -91,7 +94,7 @@ class _Reader:
         self.names = {spec.name for spec in self.session.get_inputs()}
         for spec in self.session.get_inputs():
             if spec.name.startswith("past"):
-                empty = np.zeros((1, spec.shape[1], _SLOTS, spec.shape[3]), np.float32)
+                empty = np.zeros((1, heads, _SLOTS, size), np.float32)
                 held = onnxruntime.OrtValue.ortvalue_from_numpy(empty)
                 self.binding.bind_ortvalue_input(spec.name, held)
                 self.binding.bind_ortvalue_output(spec.name.replace("past_key_values", "present"), held)
@@ -111,10 +114,10 @@ class _Reader:
         return time.process_time() - began
 
 
-def _measured(folders: Sequence[Path], past: int) -> dict[str, list[float]]:
+def _measured(folders: Sequence[Path], heads: tuple[int, int], past: int) -> dict[str, list[float]]:
     """Milliseconds of a prompt of ``past`` tokens and of a step after it, by graph."""
     rng = np.random.default_rng(0)
-    readers = [_Reader(folder) for folder in folders]
+    readers = [_Reader(folder, *heads) for folder in folders]
     prompt = rng.integers(0, 30_000, (1, past))
     prompts = [1e3 * reader.read(prompt) for reader in readers]
     steps: list[list[float]] = [[] for _ in readers]
@@ -126,10 +129,10 @@ def _measured(folders: Sequence[Path], past: int) -> dict[str, list[float]]:
     return {"prompt": prompts, "step": [1e3 * float(np.median(found)) for found in steps]}
 
 
-def _nodes(folder: Path) -> int:
+def _nodes(folder: Path, heads: tuple[int, int]) -> int:
     """How many nodes a step executes."""
     with tempfile.TemporaryDirectory() as made:
-        reader = _Reader(folder, f"{made}/profile")
+        reader = _Reader(folder, *heads, f"{made}/profile")
         for _ in range(3):
             reader.read(np.ones((1, 1), np.int64))
         events = json.loads(Path(reader.session.end_profiling()).read_text())
@@ -174,6 +177,7 @@ def _mean(ratios: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    tokens, with_profile, *paths = sys.argv[1:]
-    at = [Path(path) for path in paths]
-    print(json.dumps({"nodes": _nodes(at[0])} if int(with_profile) else _measured(at, int(tokens))))
+    tokens, with_profile, count, width = map(int, sys.argv[1:5])
+    at = [Path(path) for path in sys.argv[5:]]
+    of = count, width
+    print(json.dumps({"nodes": _nodes(at[0], of)} if with_profile else _measured(at, of, tokens)))
