@@ -157,7 +157,8 @@ def test_a_checkpoint_for_a_task_that_it_was_not_trained_for(tmp_path: Path) -> 
     )
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "x", "architectures": ["XForTokenClassification"]}))
     directory = Directory(tmp_path)
-    checkpoint: Any = SimpleNamespace(config=Config(directory), files=directory, below="", dropped={})
+    weights = {"weights": SimpleNamespace(shapes={}), "adapter": None, "adapters": {}, "stored_rows": None}
+    checkpoint: Any = SimpleNamespace(config=Config(directory), files=directory, below="", dropped={}, **weights)
     said = r"no classifier.bias for XForTokenClassification \(and 1 more\); choose the task that it was trained for"
     with pytest.raises(PosexportError, match=said):
         _load(library, checkpoint, TASKS["token-classification"])
