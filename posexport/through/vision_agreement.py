@@ -5,7 +5,7 @@ Shape letters: B batch, T tokens, C model size, V vocabulary.
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,17 +20,15 @@ from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through.towers import ROWS, Images, Tower
 
-if TYPE_CHECKING:
-    from posexport.through.vision import ThroughVision
-
 #: text tokens after the image in the example
 _AFTER = 6
 
 
-def difference(definition: "ThroughVision", original: Any, kind: type[Tower], config: Config) -> str:
-    """What the parts compute otherwise than the ``original`` model; empty: nothing.
+def difference(definition: Any, original: Any, kind: type[Tower], config: Config) -> str:
+    """What the parts of ``definition`` (`posexport.through.vision.ThroughVision`) compute otherwise than ``original``.
 
-    Of a large model a few layers are compared; all where these differ, or where its code needs all of them.
+    Empty: nothing. Of a large model a few layers are compared; all where these differ, or where its code needs all of
+    them.
     """
     if small(original):
         wide = copy.deepcopy(definition)
@@ -47,7 +45,7 @@ def difference(definition: "ThroughVision", original: Any, kind: type[Tower], co
     return _different(definition, original, torch.float32, kind(config, original).eval())
 
 
-def _few_layers(definition: "ThroughVision", original: nn.Module) -> "tuple[ThroughVision, nn.Module] | None":
+def _few_layers(definition: Any, original: nn.Module) -> tuple[Any, nn.Module] | None:
     """Copies with the same few layers, whose parameters have values; None where that cannot be.
 
     Raises:
@@ -63,7 +61,7 @@ def _few_layers(definition: "ThroughVision", original: nn.Module) -> "tuple[Thro
     return few
 
 
-def _different(definition: "ThroughVision", original: Any, dtype: torch.dtype, tower: Tower) -> str:
+def _different(definition: Any, original: Any, dtype: torch.dtype, tower: Tower) -> str:
     """The first that differs, of the logits for an image and the features of several; ``tower``: the original's."""
     ids_BT, images = sample(original, tower)
     image_BT = ids_BT == getattr(original.config, tower.token)
@@ -120,14 +118,14 @@ def _reference_features(model: Any, images: Images) -> list[Tensor]:
         return [torch.cat(list(model.get_image_features(**images, return_dict=True).pooler_output))]
 
 
-def _features(definition: "ThroughVision", images: Images) -> Tensor:
+def _features(definition: Any, images: Images) -> Tensor:
     features: Tensor
     (features,) = definition.vision(**{spec.name: images[spec.name] for spec in definition.vision.inputs})
     return features
 
 
 def _logits_in_two_calls(
-    definition: "ThroughVision",
+    definition: Any,
     tower: Tower,
     ids_BT: Tensor,
     image_BT: Tensor,
