@@ -146,12 +146,18 @@ def _by_few_layers(argument: str, module: TransformersModule, label: str) -> Sou
 
 
 def with_few_layers(module: TransformersModule) -> TransformersModule:
-    """A copy with a few layers of each kind where ``module`` is large, else ``module``; its parameters have values."""
-    few = copy_with_same_weights(module) if size_of(module.parameters()) > LARGE else module
-    if few is not module and isinstance(leave_out_layers(few), str):
-        few = module
-    materialize(few.parameters())
-    return few
+    """A copy with a few layers of each kind where ``module`` is large, else ``module``; its parameters have values.
+
+    Also ``module`` where its code asks for all layers, as CLIPSeg's for some of them by number.
+    """
+    if size_of(module.parameters()) > LARGE:
+        few = copy_with_same_weights(module)
+        if not isinstance(leave_out_layers(few), str):
+            materialize(few.parameters())
+            if _can_be_called(few):
+                return few
+    materialize(module.parameters())
+    return module
 
 
 def _check_axes(label: str, task: str, source: Source) -> None:

@@ -15,6 +15,7 @@ from tests.through.test_reduced_pictures import deepstack, llava, qwen, saved
 
 pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
 
+from ci.through import tiny
 from posexport.through import grids, module, vision_agreement
 
 
@@ -64,3 +65,11 @@ def test_a_tower_that_computes_something_else_is_refused(
     with pytest.raises(PosexportError, match="gives other logits for an image than its parts do"):
         loaded(qwen(), tmp_path)
     assert compared == [5, 8], "a few layers, then all"
+
+
+def test_a_class_that_asks_for_its_layers_by_number_is_called_with_all(tmp_path: Path, compared: list[int]) -> None:
+    """CLIPSeg decodes what layers 3, 6 and 9 of CLIP give."""
+    tiny.make(tmp_path, tiny.table()["clipseg"])
+    source = load_source(str(tmp_path), LoadOptions(), lazy=True)
+    assert [spec.name for spec in source.outputs] == ["logits"]
+    assert not compared
