@@ -38,6 +38,8 @@ def load(checkpoint: Checkpoint, from_state: Load) -> tuple[Any, dict[str, Any]]
         if dtype is None:
             return None
         pages = weights.as_pages(name)
+        if pages is None and dtype.is_floating_point and _elements(weights.shapes[name]) >= memory_mapped.LEAST:
+            return None  # a pickle
         if pages is None or pages.dtype == torch.float64:
             state[name] = weights.read(name, integers=True)
             if state[name].is_floating_point():

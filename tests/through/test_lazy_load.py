@@ -92,3 +92,12 @@ def test_a_tied_head_may_be_in_the_file_twice(tmp_path: Path) -> None:
 def test_a_head_that_differs_from_what_it_is_tied_to_is_read(tmp_path: Path) -> None:
     _head(made(tmp_path, "lfm2"), 2.0)
     assert both(tmp_path, "lfm2")[1] is None
+
+
+def test_a_pickle_is_read_by_transformers(tmp_path: Path) -> None:
+    folder = made(tmp_path, "lfm2")
+    (file,) = folder.glob("*.safetensors")
+    torch.save(load_file(file), folder / "pytorch_model.bin")
+    file.unlink()
+    checkpoint = open_checkpoint(folder, allow_pickle=True)
+    assert lazy_load.load(checkpoint, lambda _: pytest.fail("it is not mapped")) is None
