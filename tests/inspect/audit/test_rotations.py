@@ -1,5 +1,6 @@
 """RoPE frequencies: of configurations by transformers' functions, of graphs by tables and angles."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,32 @@ def test_frequencies_of_a_table(layout: str, tmp_path: Path) -> None:
     assert (rotation.rows, round(rotation.base or 0, -3)) == (37, 500_000)
     known = [each.what for each in posexport.audit(path).recognised]
     assert known == ["rotary (RoPE), 12 frequencies, base 500000, a table of 37 positions"]
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "found"),
+    [("Mul (base, exact)", ["PX504"]), ("Pow (grown, exponents)", [])],
+    ids=["frozen", "by length"],
+)
+def test_dynamic_scaling_is_missed_where_frequencies_are_constants(
+    tmp_path: Path, frequencies: str, found: list[str]
+) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        rotated (float[B, T] position_ids, int64[B, T] input_ids) => (float[B, T, 4] y)
+        <float base = {{1.0}}, float theta = {{10000.0}}, int64[1] last = {{-1}},
+         float[4] exact = {{1.0, 0.1, 0.01, 0.001}}, float[4] exponents = {{0.0, -0.25, -0.5, -0.75}}>
+        {{
+            length = ReduceMax <keepdims = 0> (position_ids)
+            grown = Add (theta, length)
+            scaled = {frequencies}
+            both = Mul (scaled, exact)
+            positions = Unsqueeze (position_ids, last)
+            angles = Mul (positions, both)
+            y = Cos (angles)
+        }}""")
+    onnx.save(model, tmp_path / "model.onnx")
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    config = {"hidden_size": 8, "num_attention_heads": 1, "max_position_embeddings": 64, "rope_parameters": rope}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert [finding.code for finding in posexport.audit(tmp_path, select=["PX504"])] == found

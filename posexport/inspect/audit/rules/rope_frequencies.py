@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from posexport.graph.dataflow import sources
 from posexport.inspect.audit.analyses.frequencies import expected, rope_options
 from posexport.inspect.audit.analyses.rotations import Rotation, rotations
 from posexport.inspect.audit.rule import Place, Rule
@@ -28,6 +29,8 @@ def _check(subject: Subject) -> Iterator[Place]:
         has = "; ".join(dict.fromkeys(str(rotation) for rotation in comparable))
         absent = [name for name, right in sets.items() if not any(_equal(rotation, right) for rotation in comparable)]
         if kind == "dynamic":
+            if any(map(_follows_inputs, comparable)):
+                continue
             yield Place(
                 "config.json asks for dynamic scaling, whose frequencies follow the length of the input, and the "
                 f"graph's are constants: {has}",
@@ -41,6 +44,17 @@ def _check(subject: Subject) -> Iterator[Place]:
                 f"{' and '.join(absent)} ones: {has}",
                 nodes,
             )
+
+
+def _follows_inputs(rotation: Rotation) -> bool:
+    """Whether its angles are computed by a power of what inputs decide, as a base is that grows with their length."""
+    angles = rotation.node.inputs[0]
+    powers = (value for value in sources(angles, breaks=()) if value.producer() is not None) if angles else ()
+    return any(
+        value.producer().op_type == "Pow"  # type: ignore[union-attr]  # filtered above
+        and any(source.is_graph_input() for source in sources(value, breaks=()))
+        for value in powers
+    )
 
 
 def _equal(rotation: Rotation, right: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> bool:
