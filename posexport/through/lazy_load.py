@@ -68,9 +68,9 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        written = args[:1] if func._schema.is_mutable else ()  # noqa: SLF001 (it has no public name)
-        tensors = (each for each in written if isinstance(each, Tensor) and not each.is_meta)
-        self.seen |= any(each.untyped_storage().data_ptr() in self.storages for each in tensors)
+        targets = args[:1] if func._schema.is_mutable else ()  # noqa: SLF001 (it has no public name)
+        tensors = (x for x in targets if isinstance(x, Tensor) and not x.is_meta)
+        self.seen |= any(x.untyped_storage().data_ptr() in self.storages for x in tensors)
         return func(*args, **(kwargs or {}))
 
 
@@ -86,39 +86,39 @@ def _replace(model: nn.Module, unread: dict[str, nn.Parameter], weights: Weights
     """Give ``model`` the lazy parameters ``unread``, and views of them; whether each is there, whole, or not needed."""
     name_at = {parameter.untyped_storage().data_ptr(): name for name, parameter in unread.items()}
     left = {name: parameter.numel() for name, parameter in unread.items() if lazy_parameters.is_lazy(parameter)}
-    made: dict[int, nn.Parameter] = {}
+    replaced: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for leaf, parameter in list(module.named_parameters(recurse=False)):
             name = name_at.get(parameter.untyped_storage().data_ptr())
             if name is None:
                 continue
-            if id(parameter) not in made:
-                kept = _kept(unread[name], parameter)
-                if kept is None:
+            if id(parameter) not in replaced:
+                lazy = _in_place_of(parameter, unread[name])
+                if lazy is None:
                     return False
-                made[id(parameter)] = kept
+                replaced[id(parameter)] = lazy
                 left[name] = left.get(name, 0) - parameter.numel()
-            setattr(module, leaf, made[id(parameter)])
+            setattr(module, leaf, replaced[id(parameter)])
     missed = [name for name, elements in left.items() if elements > 0 and name not in unexpected]
-    found = [name for name, elements in left.items() if elements <= 0]
-    return all(left[name] == unread[name].numel() and _is_twice(name, found, weights) for name in missed)
+    whole = [name for name, elements in left.items() if elements <= 0]
+    return all(left[name] == unread[name].numel() and _is_twice(name, whole, weights) for name in missed)
 
 
-def _kept(whole: nn.Parameter, part: nn.Parameter) -> nn.Parameter | None:
-    """The parameter in place of ``part``, which is ``whole`` or a view of it."""
-    if part.shape == whole.shape and part.is_contiguous():
+def _in_place_of(view: nn.Parameter, whole: nn.Parameter) -> nn.Parameter | None:
+    """The parameter in place of ``view``, which is ``whole`` or a view of it."""
+    if view.shape == whole.shape and view.is_contiguous():
         return whole
     if not lazy_parameters.is_lazy(whole):
-        return part
-    size, stride, offset = part.shape, part.stride(), part.storage_offset()
-    return lazy_parameters.lazy(size, lambda: _part(whole, size, stride, offset))
+        return view
+    size, stride, offset = view.shape, view.stride(), view.storage_offset()
+    return lazy_parameters.lazy(size, lambda: _strided(whole, size, stride, offset))
 
 
-def _part(whole: nn.Parameter, *view: Any) -> Tensor:
-    return lazy_parameters.values(whole).as_strided(*view).clone(memory_format=torch.contiguous_format)
+def _strided(whole: nn.Parameter, *strides: Any) -> Tensor:
+    return lazy_parameters.values(whole).as_strided(*strides).clone(memory_format=torch.contiguous_format)
 
 
-def _is_twice(name: str, found: list[str], weights: Weights) -> bool:
-    """Whether a tensor, which the model ties to another, has the numbers of one of ``found``."""
-    same = (other for other in found if weights.shapes[other] == weights.shapes[name])
+def _is_twice(name: str, others: list[str], weights: Weights) -> bool:
+    """Whether a tensor, which the model ties to another, has the numbers of one of ``others``."""
+    same = (other for other in others if weights.shapes[other] == weights.shapes[name])
     return any(torch.equal(weights.read(other), weights.read(name)) for other in same)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from posexport.checkpoints.config import Config
+from posexport.errors import PosexportError
 from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
-from posexport.proof.full_model.records import NotComparableError
 from posexport.proof.reduced.reduction import kept_of, leave_out_layers
 from posexport.sources.lazy_parameters import materialize
 from posexport.sources.memory_mapped import copy_with_same_weights
@@ -38,7 +38,7 @@ def difference(definition: Any, original: Any, kind: type[Tower], config: Config
         few = _few_layers(definition, original)
         if few is not None and not _different(*few, torch.float32, kind(config, few[1]).eval()):
             return ""
-    except (ArithmeticError, AttributeError, LookupError, NotComparableError, RuntimeError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, LookupError, PosexportError, RuntimeError, TypeError, ValueError):
         pass
     for module in (definition, original):
         materialize(module.parameters())

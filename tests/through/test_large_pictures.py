@@ -57,6 +57,21 @@ def test_all_layers_are_compared_where_code_asks_for_all(tmp_path: Path, compare
     assert compared == [4, 7], "the call with a few fails"
 
 
+def test_all_layers_are_compared_where_a_tower_refuses_a_few(
+    tmp_path: Path, compared: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = grids.Grids.__init__
+
+    def whole(tower: grids.Grids, config: Any, model: Any) -> None:
+        if len(model.model.visual.blocks) < 8:
+            raise PosexportError("a few layers are not enough")
+        made(tower, config, model)
+
+    monkeypatch.setattr(grids.Grids, "__init__", whole)
+    loaded(qwen(), tmp_path)
+    assert compared == [8]
+
+
 def test_a_tower_that_computes_something_else_is_refused(
     tmp_path: Path, compared: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,8 @@ RECORD = ROOT / "ci" / "results" / "steps.json"
 _KEY = ("shape", "precision", "past")
 #: slots of the cache, rounds of alternate calls, and steps of a round, of which the median counts
 _SLOTS, _ROUNDS, _STEPS = 2560, 12, 7
+#: whose graphs are compared, ours first
+_BOTH = ("posexport", "onnxruntime-genai")
 #: logits in 4 bits, as the builder makes them
 _OPTIONS = {"int4": ["--head-bits", "4"]}
 
@@ -54,10 +56,6 @@ def measure(name: str, checkpoint: Path, precisions: Sequence[str], pasts: Seque
             row["date"] = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
             print(json.dumps(row), flush=True)
             _record(row)
-
-
-#: whose graphs are compared, ours first
-_BOTH = ("posexport", "onnxruntime-genai")
 
 
 def _graph(checkpoint: Path, folder: Path, precision: str, exporter: str) -> Path:

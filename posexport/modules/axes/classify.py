@@ -17,8 +17,6 @@ from posexport.modules.axes.example_calls import ExampleCalls, TensorAxis
 _GROWN, _GROWN_FURTHER = 3, 5
 #: up to how many axes of one size are also tried without one of them
 _FEW = 3
-#: the rank of ids in columns
-_WITH_COLUMNS = 2
 #: the rank of an input with a batch, a sequence and channels
 _WITH_CHANNELS = 3
 #: the numbers of a box, where a module takes points of two numbers as well
@@ -261,7 +259,7 @@ class Classify:
         as_many = self._shapes(outputs) == self._shapes(self._result.outputs)
         if as_many and new == size - 1 > 1 and not self._accepts(axes, size // 2):
             return False
-        if self._has_tables(axes):
+        if len(axes) == 1 and axes[0] not in self._declared and self._calls.take_one_order(*axes[0]):
             self._result.columns.update(axes)
             return False
         self._add(axes, size, outputs, new, ends=True)
@@ -269,15 +267,6 @@ class Classify:
             self._result.varying.pop()
             return False
         return True
-
-    def _has_tables(self, axes: tuple[TensorAxis, ...]) -> bool:
-        """Whether columns of ids have a table each, as of atoms' features: the module takes them in one order alone."""
-        ((name, axis), *others) = axes
-        ids = self._calls.tensors[name]
-        if others or not axis or ids.is_floating_point() or ids.dim() != _WITH_COLUMNS or axes[0] in self._declared:
-            return False
-        turned = {**self._calls.tensors, name: ids.roll(1, axis)}
-        return self._calls.run({**turned, name: ids.flip(axis)}) is None or self._calls.run(turned) is None
 
     def _add(
         self,

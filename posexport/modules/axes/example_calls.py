@@ -22,6 +22,10 @@ class SpentError(Exception):
     """No further call is allowed."""
 
 
+#: the rank of ids in columns, [batch, columns]
+_WITH_COLUMNS = 2
+
+
 @dataclass
 class ExampleCalls:
     """Calls of ``module`` with the example ``tensors`` in other shapes.
@@ -84,6 +88,14 @@ class ExampleCalls:
             self.failures[-1] = "an output is NaN or infinite"
             return None
         return outputs
+
+    def take_one_order(self, name: str, axis: int) -> bool:
+        """Whether columns of ids have a table each, as features of atoms: the module refuses them in another order."""
+        ids = self.tensors[name]
+        if not axis or ids.is_floating_point() or ids.dim() != _WITH_COLUMNS:
+            return False
+        others = (ids.flip(axis), ids.roll(1, axis))
+        return any(self.run({**self.tensors, name: ids}) is None for ids in others)
 
 
 def resized(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

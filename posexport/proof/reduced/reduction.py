@@ -206,7 +206,7 @@ def _walk(kinds: Sequence[object]) -> list[int] | None:
     for one, other in pairwise(kinds):
         after.setdefault(one, set()).add(other)
     needed = {kind: min(2, count) for kind, count in Counter(kinds).items()}
-    paths, seen = deque([[0]]), set[object]()
+    paths, seen = deque([[0]]), dict[object, int]()
     while paths and len(seen) < _MOST_WALKS:
         path = paths.popleft()
         walked = [kinds[index] for index in path]
@@ -219,9 +219,9 @@ def _walk(kinds: Sequence[object]) -> list[int] | None:
                 return path
             continue
         state = (walked[-1], frozenset(pairwise(walked)), frozenset((kind, min(2, counts[kind])) for kind in counts))
-        if state in seen:  # by fewer layers, or as many that end earlier
+        if path[-1] >= seen.get(state, len(kinds)):  # by no more layers, which end no later
             continue
-        seen.add(state)
+        seen[state] = path[-1]
         following = {
             next((at for at in range(path[-1] + 1, last) if kinds[at] == kind), last) for kind in after[walked[-1]]
         }

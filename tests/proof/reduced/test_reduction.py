@@ -1,6 +1,7 @@
 """Reduced models: which layers they have, and what of a definition changes with them."""
 
-from itertools import pairwise
+from collections import Counter
+from itertools import combinations, pairwise, product
 
 import pytest
 import torch
@@ -35,6 +36,23 @@ def test_adjacent_kinds_are_adjacent_in_the_reduced_model(kinds: str, indices: l
     assert chosen(kinds) == indices
     kept = [kinds[index] for index in indices]
     assert {*pairwise(kept)} == {*pairwise(kinds)}
+
+
+@pytest.mark.parametrize("length", [3, 4, 5, 6, 7])
+def test_no_fewer_layers_would_do(length: int) -> None:
+    """Every choice of layers of every stack of three kinds, against the conditions themselves."""
+
+    def will_do(kinds: tuple[str, ...], indices: tuple[int, ...]) -> bool:
+        kept, counts = [kinds[index] for index in indices], Counter(kinds)
+        ends = indices[0] == 0 and indices[-1] == length - 1 and kept[-2] == kinds[-2]
+        twice = all(kept.count(kind) >= min(2, count) for kind, count in counts.items())
+        return ends and twice and {*pairwise(kept)} == {*pairwise(kinds)}
+
+    for kinds in product("ABC", repeat=length):
+        counts = (n for n in range(2, length) if any(will_do(kinds, few) for few in combinations(range(length), n)))
+        found = chosen(kinds)
+        assert (None if found is None else len(found)) == next(counts, None), kinds
+        assert found is None or will_do(kinds, tuple(found)), kinds
 
 
 @pytest.mark.parametrize("kinds", ["AB", "ABC", "ABCD", "AA"])
