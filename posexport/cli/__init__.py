@@ -1,6 +1,8 @@
 """The command line. Each command is a module of the same name, imported when the command is called."""
 
+import atexit
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -18,6 +20,8 @@ COMMANDS = (
     *("audit", "bench", "compare", "convert", "deploy", "env", "explain", "generate", "list"),
     *("optimize", "plot", "report", "run", "tokenizer", "verify"),
 )
+#: new objects until the collector looks at them, by default 700 or 2,000
+_COLLECTED_AFTER = 10_000
 
 
 class LazyGroup(Group):
@@ -82,6 +86,9 @@ def _own_process() -> None:
     from posexport.run.providers import quiet
 
     quiet()
+    # what is imported, and the entries of a tokenizer, are looked through in each of the collector's full rounds
+    gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
+    atexit.register(gc.freeze)  # the last round would free what the process gives back anyway
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a pipe of Windows is in cp1252, which lacks most characters
             stream.reconfigure(errors="backslashreplace")

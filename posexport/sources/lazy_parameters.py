@@ -55,6 +55,12 @@ def is_lazy(parameter: nn.Parameter) -> bool:
     return hasattr(parameter, _READ)
 
 
+def in_file(parameter: nn.Parameter) -> nn.Parameter | None:
+    """A mapped tensor of 16 bits with the numbers of a lazy parameter; None where there is none."""
+    pages: nn.Parameter | None = getattr(parameter, _PAGES, None)
+    return pages
+
+
 def values(parameter: Tensor) -> Tensor:
     """The values of any parameter: its data, or a new tensor if it is lazy."""
     read: Callable[[], Tensor] | None = getattr(parameter, _READ, None)
@@ -79,10 +85,10 @@ def narrow(parameters: Iterable[nn.Parameter]) -> None:
         PosexportError: neither disk nor memory has room.
     """
     unread = [parameter for parameter in dict.fromkeys(parameters) if is_lazy(parameter)]
-    computed = [parameter for parameter in unread if getattr(parameter, _PAGES) is None]
+    computed = [parameter for parameter in unread if in_file(parameter) is None]
     with memory_mapped.Scratch(memory_mapped.size_of(computed) if computed else None) as scratch:
         for parameter in unread:
-            pages: nn.Parameter | None = getattr(parameter, _PAGES)
+            pages = in_file(parameter)
             memory_mapped.put(parameter, scratch.keep(_narrowed(values(parameter))) if pages is None else pages)
     memory_mapped.trim()
 

@@ -2,20 +2,23 @@
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 from torch import nn
 
 from posexport.base.options.recipe import Recipe
 from posexport.base.spec import as_metadata
 from posexport.graph import encoded
 from posexport.graph.queries import weight_bytes
-from posexport.graph.transposed import contiguous
+from posexport.graph.transposed import InParts, contiguous, parts
 from posexport.sources.memory_mapped import release
 from posexport.sources.source import Source
 from posexport.version import VERSION
@@ -134,16 +137,21 @@ def _copy_in_order(model: ir.Model) -> None:
     """Large weights become contiguous while they are written, one at a time."""
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if tensor is None or tensor.nbytes < KEEP_INSIDE or isinstance(tensor, ir.ExternalTensor):
+        if tensor is None or tensor.nbytes < KEEP_INSIDE or isinstance(tensor, ir.ExternalTensor | InParts):
             continue
         if tensor.dtype.bitwidth >= 8:  # smaller numbers are packed by onnx-ir
-            made = partial(_in_order, tensor)
             sizes = ir.Shape(tensor.shape)  # type: ignore[arg-type]  # constants have sizes
-            value.const_value = ir.LazyTensor(made, tensor.dtype, sizes, name=tensor.name)
+            whole, in_parts = partial(_same, tensor), partial(_parts, tensor)
+            value.const_value = InParts(whole, in_parts, tensor.dtype, sizes, name=tensor.name)
 
 
-def _in_order(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    return ir.Tensor(contiguous(tensor.numpy()), tensor.dtype)
+def _same(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return tensor
+
+
+def _parts(tensor: ir.TensorProtocol) -> Iterator[NDArray[Any]]:
+    array = tensor.numpy()
+    yield from parts(array, array.dtype)
 
 
 def save(model: ir.Model, path: Path, module: nn.Module | None = None, store: Store | None = None) -> None:

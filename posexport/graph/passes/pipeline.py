@@ -47,6 +47,7 @@ from posexport.graph.passes.skip_norm import SkipNorm
 from posexport.graph.passes.split_weights import SplitWeights
 from posexport.graph.passes.static_sizes import StaticSizes
 from posexport.graph.passes.tabulated_projection import TabulatedProjection
+from posexport.graph.passes.tied_head import TiedHead
 from posexport.graph.passes.wide_dft import WideDft
 
 PASSES: tuple[GraphPass, ...] = (
@@ -101,6 +102,8 @@ PASSES: tuple[GraphPass, ...] = (
     EqualBatches(),
     SliceSizes(),
     SizesOnHost(),
+    # nothing looks for products any more
+    TiedHead(),
     Inline(),
     # of inlined bodies too
     Float32Positions(),

@@ -1,16 +1,19 @@
 """Initializers that read a lazy parameter (`posexport.sources.lazy_parameters`) on access."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from torch import nn
 
 from posexport.conversion.export.by_layers.levels import UnlikeError
 from posexport.graph.queries import FOLDED_FROM, names_of
-from posexport.sources.lazy_parameters import is_lazy, values
+from posexport.graph.transposed import InParts, parts
+from posexport.sources.lazy_parameters import in_file, is_lazy, numbers, values
+from posexport.sources.memory_mapped import release
 
 
 def make_lazy(graph: ir.Graph, modules: Iterable[nn.Module]) -> None:
@@ -37,8 +40,10 @@ def make_lazy(graph: ir.Graph, modules: Iterable[nn.Module]) -> None:
         forms = [form for form in (whole, whole.T) if place == (form.ctypes.data, form.shape, form.strides)]
         if not forms:
             raise UnlikeError
-        read = partial(_tensor, parameter, tensor.dtype, transposed=forms[0] is not whole)
-        value.const_value = ir.LazyTensor(read, tensor.dtype, ir.Shape(array.shape), name=tensor.name)
+        transposed = forms[0] is not whole
+        read = partial(_tensor, parameter, tensor.dtype, transposed=transposed)
+        in_parts = partial(_parts, parameter, array.dtype, transposed=transposed)
+        value.const_value = InParts(read, in_parts, tensor.dtype, ir.Shape(array.shape), name=tensor.name)
 
 
 def _owner(array: NDArray[Any], by_address: Mapping[int, nn.Parameter]) -> nn.Parameter | None:
@@ -51,3 +56,11 @@ def _owner(array: NDArray[Any], by_address: Mapping[int, nn.Parameter]) -> nn.Pa
 def _tensor(parameter: nn.Parameter, dtype: ir.DataType, *, transposed: bool) -> ir.TensorProtocol:
     array = values(parameter).numpy()
     return ir.Tensor(array.T if transposed else array, dtype)
+
+
+def _parts(parameter: nn.Parameter, dtype: np.dtype[Any], *, transposed: bool) -> Iterator[NDArray[Any]]:
+    """As `_tensor`, from the checkpoint's 16 bits where it has them."""
+    pages = in_file(parameter)
+    array = values(parameter).numpy() if pages is None else numbers(pages)
+    yield from parts(array.T if transposed else array, dtype)
+    release([] if pages is None else [pages])
