@@ -220,6 +220,8 @@ class _Choice:
             from posexport.proof.foreign.runner import ForeignRunner
 
             return ForeignRunner(self._foreign, model, **how)
+        # float weights, which a few calls need not have in another order, stay pages of the file
+        how["prepacking"] = options.some is None or PRECISIONS[options.precision].quantized
         return Runner.of(source, model, source.part_specs, **how)
 
     @contextmanager

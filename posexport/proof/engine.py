@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
+from posexport.proof.criterion import Array
 from posexport.proof.grid.point import GridPoint
 from posexport.proof.percent import cost
 from posexport.proof.proof import Case, Outcome, Proof, Value
@@ -20,7 +21,7 @@ _OTHER = {"fp16": " or bf16"}
 
 def judged(proof: Proof, outcome: Outcome, value: Value) -> Point:
     """One output at one point against the tolerance at that length."""
-    output, baseline = value.truth.output, value.truth.baseline.error
+    output, baseline = value.output, value.baseline
     key = value.point.length, output
     tolerance, worst = outcome.tolerances[key], outcome.largest[key]
     error = None if value.measured is None or not math.isfinite(value.measured.error) else value.measured.error
@@ -108,11 +109,13 @@ def judgements(proof: Proof, outcome: Outcome) -> list[Point]:
 
 def _compared(proof: Proof, point: GridPoint, case: Case) -> Iterator[Value]:
     """The subject's outputs against the reference's."""
+    outputs: list[Array] = []
+    failed = ""
     try:
         outputs = in_calls(proof.subject, case.feeds, proof.model, point.calls)
     except RunError as err:
-        yield from (Value(point, truth, None, f"{NOT_RUN}{err}") for truth in case.truths)
-        return
-    for truth, y in zip(case.truths, outputs, strict=True):
-        measured = truth.measure(y)
-        yield Value(point, truth, measured, measured.note or truth.baseline.note)
+        failed = f"{NOT_RUN}{err}"
+    for index, truth in enumerate(case.truths):
+        measured = None if failed else truth.measure(outputs[index])
+        note = failed or (measured or truth.baseline).note or truth.baseline.note
+        yield Value(point, truth.output, truth.baseline.error, measured, note)

@@ -111,10 +111,14 @@ class Rejection(Protocol):
 
 @dataclass(frozen=True)
 class Value:
-    """One output at one point, before the verdict. ``measured``: None where the subject raised, as ``note`` says."""
+    """One output at one point, before the verdict.
+
+    ``baseline``: PyTorch's error there. ``measured``: None where the subject raised, as ``note`` says.
+    """
 
     point: GridPoint
-    truth: Truth
+    output: str
+    baseline: float
     measured: Measured | None
     note: str = ""
 

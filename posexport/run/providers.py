@@ -108,10 +108,14 @@ def bundle_session(
     level: str = "all",
     profile: Path | None = None,
     spinning: bool = True,
+    prepacking: bool = True,
     weights: Path | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> "InferenceSession":
-    """`make_session` with the options of bundles, shared by inference and proof; only ``spinning`` differs."""
+    """`make_session` with the options of bundles, shared by inference and proof; these two differ:
+
+    A proof has no ``spinning``, and no ``prepacking`` for a few calls of a large model.
+    """
     return make_session(
         model,
         provider=provider,
@@ -120,6 +124,7 @@ def bundle_session(
         profile=profile,
         spinning=spinning,
         denormals=False,
+        prepacking=prepacking,
         weights=weights,
         provider_options=provider_options,
     )

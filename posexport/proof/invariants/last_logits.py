@@ -53,7 +53,7 @@ class LastLogitsHold:
 def _point(proof: Proof, outcome: Outcome) -> GridPoint | None:
     """A short point of several tokens that was proven, of several rows that end with tokens where there is one."""
     has_tokens = any(spec.role == "tokens" and SEQUENCE in spec.axes for spec in proof.model.inputs)
-    proven = dict.fromkeys(value.point for value in outcome.values if value.truth.output == LOGITS)
+    proven = dict.fromkeys(value.point for value in outcome.values if value.output == LOGITS)
     points = [
         point for point in proven if point.padding in ("none", "left") and not (point.calls or point.position_ids_given)
     ]

@@ -32,8 +32,7 @@ def rounded(x: Tensor, how: Rounding) -> Tensor:
     wide = x if x.dtype == torch.float64 else x.float()
     shift = tie_shift(wide)
     if how.kind == "static":
-        zero, step = how.zero, torch.tensor(how.step, dtype=wide.dtype)
-        result = (torch.clamp(torch.round(wide / step + shift) + zero, 0, 255) - zero) * step
+        result = _steps(wide, torch.tensor(how.step, dtype=wide.dtype), how.zero, shift)
     elif how.kind == "rows":
         result = _rows(wide, how.zero, shift)
     elif how.order is None:
@@ -51,7 +50,13 @@ def _rows(x: Tensor, zero: int, shift: float) -> Tensor:
     top = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True) * (high / low)).clamp(min=_TINY)
     # the graph computes steps in float32
     scale = (top / high).float().to(x.dtype) if x.dtype != torch.float64 else top / high
-    return (torch.clamp(torch.round(x / scale + shift) + zero, 0, 255) - zero) * scale
+    return _steps(x, scale, zero, shift)
+
+
+def _steps(x: Tensor, scale: Tensor, zero: int, shift: float) -> Tensor:
+    """uint8 about ``zero`` as real numbers, in one new tensor: activations of a proof's points are large."""
+    steps = (x / scale).add_(shift).round_().add_(zero)
+    return steps.clamp_(0, 255).sub_(zero).mul_(scale)
 
 
 def _blocks(x: Tensor, size: int, shift: float) -> Tensor:
@@ -60,7 +65,7 @@ def _blocks(x: Tensor, size: int, shift: float) -> Tensor:
     padded = torch.nn.functional.pad(x, (0, -k % size)).reshape(*x.shape[:-1], -1, size)
     scale = padded.abs().amax(-1, keepdim=True) / 127
     scale = torch.where(scale == 0, torch.ones_like(scale), scale)
-    return (torch.round(padded / scale + shift) * scale).flatten(-2)[..., :k]
+    return (padded / scale).add_(shift).round_().mul_(scale).flatten(-2)[..., :k]
 
 
 @dataclass(eq=False)
@@ -315,7 +320,7 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return F.linear(x, self._module.matrix(form, x)[rows.start : rows.stop], bias)
         parts = [rows[at : at + _ROWS] for at in range(0, len(rows), _ROWS)]
         y = torch.cat([F.linear(x, form.matrix(x.dtype, np.array(part)).to(x.device)) for part in parts], -1)
-        return y if bias is None else y + bias
+        return y if bias is None else y.add_(bias)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         return self.product(x, weight, transposed=False, bias=bias)
@@ -325,7 +330,7 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def addmm(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
         result = self.product(x, weight, transposed=True)
-        return None if result is None else result + bias
+        return None if result is None else result.add_(bias)
 
     def embedding(self, weight: Tensor, ids: Tensor, *_: Any) -> Tensor | None:
         stored = self._parameters.find(weight, lookup=True)

@@ -235,8 +235,11 @@ class DefinitionReference:
 
     def largest(self, values: Sequence[Value], progress: Progress, *, thorough: bool = False) -> PerLength:
         """Over the points of a length, and over more draws where outputs are small."""
+        for run in self._wholes:
+            if isinstance(run, Remembered):  # the points are done
+                run.forget()
         largest: dict[tuple[int, str], float] = defaultdict(float)
-        of_points = ((value.point.length, value.truth.output, value.truth.baseline.error) for value in values)
+        of_points = ((value.point.length, value.output, value.baseline) for value in values)
         more = self._more(progress, MOST_TOKENS if thorough else FEW_TOKENS)
         for length, output, error in (*of_points, *more):
             # a reference that cannot be measured must not excuse the model

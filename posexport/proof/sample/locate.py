@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from posexport.base.spec import Interface, PartSpec, compared_outputs
+from posexport.base.spec import Interface, PartSpec
 from posexport.base.targets.precisions import PRECISIONS
 from posexport.base.targets.providers import CPU, provider_named
 from posexport.errors import PosexportError
@@ -62,7 +62,7 @@ class SampleLocation:
         if not wrong:
             return report
         value = min(wrong, key=lambda v: (len(v.point.calls), v.point.length, v.point.padding != "none"))
-        allowed = min(outcome.tolerances[w.point.length, w.truth.output] for w in wrong if w.point == value.point)
+        allowed = min(outcome.tolerances[w.point.length, w.output] for w in wrong if w.point == value.point)
         try:
             sentence = self._located(proof, value, allowed)
         except (RunError, PosexportError) as err:
@@ -179,8 +179,8 @@ class SampleLocation:
                 proof.model, self.model, self.parts, **self.options, provider=proof.about.provider, level=level
             )
             y = in_calls(runner, case.feeds, proof.model, wrong.point.calls)
-            names = [spec.name for spec in compared_outputs(proof.model)]
-            if not wrong.truth.measure(y[names.index(wrong.truth.output)]).error <= allowed:
+            of_output = (pair for pair in zip(case.truths, y, strict=True) if pair[0].output == wrong.output)
+            if not all(truth.measure(array).error <= allowed for truth, array in of_output):
                 stage = "with its kernels alone" if level == "disable" else f"from level {level} on"
                 return (
                     f"All {compared} values are right one by one, the answer is wrong {stage}: at fault is one of ONNX "
@@ -251,7 +251,7 @@ def _agreeing(
 def _off(value: Value, outcome: Outcome) -> bool:
     if value.measured is None:
         return False  # the call failed: its message says why
-    return not value.measured.error <= outcome.tolerances[value.point.length, value.truth.output]
+    return not value.measured.error <= outcome.tolerances[value.point.length, value.output]
 
 
 def _error(y: Array, right: Array) -> float:

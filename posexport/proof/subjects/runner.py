@@ -66,6 +66,10 @@ class Remembered:
             self._found[key] = self._run(*args, **named)
         return self._found[key]
 
+    def forget(self) -> None:
+        """Give the memory of the results back."""
+        self._found.clear()
+
 
 class RememberingSession(WrappedSession):
     """A session that caches its last results, by the inputs; `posexport.run.ort_values.run` calls it."""
@@ -232,7 +236,7 @@ class Opened:
 class Runner:
     """Runs a model with inputs and outputs by name. ``parts``: ``model`` is the directory of their files.
 
-    ``make`` opens the sessions, where they are not to be plain ones.
+    ``make`` opens the sessions, where they are not to be plain ones. ``prepacking``: as of `make_session`.
     Raises PosexportError if the model's inputs or outputs are not the requested ones.
     """
 
@@ -247,6 +251,7 @@ class Runner:
         threads: int = 0,
         level: str = "all",
         make: Make | None = None,
+        prepacking: bool = True,
         provider_options: Mapping[str, Any] | None = None,
     ) -> None:
         import onnxruntime
@@ -258,6 +263,7 @@ class Runner:
             threads=threads,
             level=level,
             spinning=False,
+            prepacking=prepacking,
             provider_options=provider_options,
         )
         self.chain = open_chain(model, parts, make)
