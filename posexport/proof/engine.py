@@ -111,8 +111,8 @@ def _compared(proof: Proof, point: GridPoint, case: Case) -> Iterator[Value]:
     try:
         outputs = in_calls(proof.subject, case.feeds, proof.model, point.calls)
     except RunError as err:
-        yield from (Value(point, truth, None, f"{NOT_RUN}{err}") for truth in case.truths)
+        yield from (Value(point, truth.without_values(), None, f"{NOT_RUN}{err}") for truth in case.truths)
         return
     for truth, y in zip(case.truths, outputs, strict=True):
         measured = truth.measure(y)
-        yield Value(point, truth, measured, measured.note or truth.baseline.note)
+        yield Value(point, truth.without_values(), measured, measured.note or truth.baseline.note)

@@ -49,6 +49,10 @@ class Truth(Protocol):
         """The error of ``y``, shaped as the output."""
         ...
 
+    def without_values(self) -> "Truth":
+        """What a verdict needs of it after `measure`, without arrays that take much memory."""
+        ...
+
 
 class Case(NamedTuple):
     """A point's inputs, and the right value of each output in turn."""

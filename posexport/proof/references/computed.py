@@ -1,6 +1,6 @@
 """An output of the definition at one point of the grid, which a graph's output is measured against."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,10 @@ class Computed:
     def output(self) -> str:
         """The name of the output that is compared."""
         return self.spec.name
+
+    def without_values(self) -> "Computed":
+        """What a verdict needs of it: those of all points together may take more memory than the model."""
+        return replace(self, y64=np.empty(0), keep_BT=None)
 
     def measure(self, y: Array) -> Measured:
         """The error of ``y``; infinite where it has another type."""
