@@ -70,6 +70,11 @@ class EncoderDecoderModel(Definition):
         return [self.encoder] if isinstance(self.encoder, nn.Module) else []
 
     @property
+    def reused_calls(self) -> list[tuple[nn.Module, str]]:
+        """Methods that read the same there: keys and values of the states."""
+        return [(self.decoder, "crossed")] if isinstance(self.decoder, nn.Module) else []
+
+    @property
     def limits(self) -> LengthContract:
         """What both halves allow: one limit, for the encoder's tokens and for past and new tokens of the decoder."""
         side, decoder = self.side, self.decoder

@@ -37,9 +37,10 @@ def reduced_model(
     if proof == "full" or (proof == "auto" and weights_of(source) < LARGE):
         return None
 
+    # calls of a few layers, which the reduction may take, need parameters in float32
+    reduction = reduction_of(source, texts=bool(export.texts))
     # a copy that cannot read the parameters where they are would have them all
     (narrow if shareable(source.module) else materialize)(source.module.parameters())
-    reduction = reduction_of(source, texts=bool(export.texts))
     if isinstance(reduction, str):
         if proof == "reduced":
             remark(f"--proof reduced: {source.public_name} is proven as a whole: {reduction}")

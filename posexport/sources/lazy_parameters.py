@@ -3,7 +3,7 @@
 A conversion needs the shapes of a large model's weights while it traces, and the values of each weight once, when it
 writes the file. In float32 the weights of a checkpoint in 16 bits take twice its size, in memory or in a temporary
 file, so each is read, converted and released in turn. The storage of a lazy parameter is reserved and never written: it
-reads as zeros. Only code that calls `values`, `narrow` or `materialize` may use it.
+reads as zeros. Only code that calls `values`, `with_values`, `narrow` or `materialize` may use it.
 
 The proof of a large model reads each weight a few times: `narrow` gives lazy parameters the 16 bits of the checkpoint,
 which its readers cast (`posexport.proof.references.precision_copy`, `numbers`).
@@ -11,7 +11,8 @@ which its readers cast (`posexport.proof.references.precision_copy`, `numbers`).
 
 import mmap
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
@@ -21,15 +22,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from posexport.base.system.machine import available
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.sources import memory_mapped
 
 _READ, _PAGES = "_posexport_read", "_posexport_in_file"
 #: types that float32 has all numbers of
 _NARROW = (torch.bfloat16, torch.float16)
+#: the memory of the last tensor that was read, at most so many bytes
+_last: list[NDArray[np.float32]] = []
+_KEPT = 1 << 27
+#: of the available memory: what the values of a few calls may take, which are then in no file
+_SHARE = 0.25
 
 
-def lazy(shape: Sequence[int], read: Callable[[], Tensor], pages: nn.Parameter | None = None) -> nn.Parameter | None:
-    """A float32 parameter of ``shape``; ``read`` returns its values in a new tensor.
+def lazy(
+    shape: Sequence[int], read: Callable[[], Tensor] | None, pages: nn.Parameter | None = None
+) -> nn.Parameter | None:
+    """A float32 parameter of ``shape``; ``read`` returns its values in a new tensor; None: ``pages`` have them.
 
     ``pages``: a mapped tensor of 16 bits with the same numbers.
 
@@ -43,6 +53,9 @@ def lazy(shape: Sequence[int], read: Callable[[], Tensor], pages: nn.Parameter |
         reserved = mmap.mmap(-1, dtype.itemsize * count, access=mmap.ACCESS_COPY)
     except OSError:
         return None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            reserved.madvise(mmap.MADV_HUGEPAGE)  # a call with zeros reads one of them, not all small ones in turn
     storage = torch.frombuffer(reserved, dtype=dtype, count=count).reshape(tuple(shape))
     parameter = nn.Parameter(storage, requires_grad=False)
     setattr(parameter, _READ, read)
@@ -63,8 +76,38 @@ def in_file(parameter: nn.Parameter) -> nn.Parameter | None:
 
 def values(parameter: Tensor) -> Tensor:
     """The values of any parameter: its data, or a new tensor if it is lazy."""
-    read: Callable[[], Tensor] | None = getattr(parameter, _READ, None)
-    return parameter.detach() if read is None else read()
+    return _read(parameter) if hasattr(parameter, _READ) else parameter.detach()
+
+
+def first_values(parameter: Tensor, rows: int) -> Tensor:
+    """The first ``rows`` of `values`."""
+    return _read(parameter, rows) if hasattr(parameter, _READ) else parameter.detach()[:rows]
+
+
+def _read(parameter: Tensor, rows: int | None = None) -> Tensor:
+    """The first ``rows`` of the values of a lazy parameter in a new tensor, or all."""
+    pages: nn.Parameter | None = getattr(parameter, _PAGES)
+    if pages is None:
+        read: Callable[[], Tensor] = getattr(parameter, _READ)
+        return read()[:rows]
+    short = pages.detach()[:rows]
+    wide = _memory(short.numel()).view(short.shape).copy_(short)
+    memory_mapped.release([pages])
+    return wide
+
+
+def _memory(count: int) -> Tensor:
+    """Memory of ``count`` float32 numbers: the last tensor's, where nothing reads it any more.
+
+    The system takes longer to give a large tensor its pages than a copy takes to fill them.
+    """
+    alone = 2  # references: the list's, and the one of this call
+    if not _last or _last[0].size < count or sys.getrefcount(_last[0]) > alone:
+        array = np.empty(count, MODEL_DTYPE.numpy)  # which asks for huge pages
+        if array.nbytes > _KEPT:
+            return torch.from_numpy(array)
+        _last[:] = [array]
+    return torch.from_numpy(_last[0][:count])
 
 
 def numbers(parameter: Tensor) -> NDArray[Any]:
@@ -73,6 +116,30 @@ def numbers(parameter: Tensor) -> NDArray[Any]:
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
     return np.asarray(tensor.numpy())
+
+
+@contextmanager
+def with_values(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Inside the block lazy parameters have their values; after it they are lazy again, and the values are gone.
+
+    They are in memory, or where they take much of it in a temporary file.
+
+    Raises:
+        PosexportError: neither has room.
+    """
+    unread = [parameter for parameter in dict.fromkeys(parameters) if is_lazy(parameter)]
+    reserved = [parameter.data for parameter in unread]
+    size = sum(memory_mapped.DTYPE.itemsize * each.numel() for each in unread)
+    try:
+        with memory_mapped.Scratch(size if size > _SHARE * available() else None) as scratch:
+            for parameter in unread:
+                memory_mapped.put(parameter, scratch.keep(values(parameter)))
+        yield
+    finally:
+        for parameter, storage in zip(unread, reserved, strict=True):
+            if is_lazy(parameter):  # nobody materialized it in the block
+                memory_mapped.put(parameter, nn.Parameter(storage, requires_grad=False))
+        memory_mapped.trim()
 
 
 def narrow(parameters: Iterable[nn.Parameter]) -> None:

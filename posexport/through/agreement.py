@@ -99,8 +99,14 @@ def use_posexport_attention(label: str, module: TransformersModule, *, encoder_a
     Raises:
         PosexportError: the outputs differ, or are not deterministic.
     """
-    # reference: eager attention and experts, in a few layers of a large model
-    trial, name = with_few_layers(module), type(module.model).__name__
+    with with_few_layers(module) as trial:
+        return _remarks(label, module, trial, encoder_apart=encoder_apart)
+
+
+def _remarks(label: str, module: TransformersModule, trial: TransformersModule, *, encoder_apart: bool) -> list[str]:
+    """`use_posexport_attention`, which is compared in ``trial``: a few layers of a large ``module``, or itself."""
+    # reference: eager attention and experts
+    name = type(module.model).__name__
     reference = ReferenceOutputs(label, trial)
     attention.register()
     _use(module, trial)

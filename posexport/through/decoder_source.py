@@ -22,7 +22,7 @@ from posexport.modules.inserted_cache import by_pass
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
 from posexport.proof.reduced.reduction import reduction_of
-from posexport.sources.lazy_parameters import materialize
+from posexport.sources.lazy_parameters import materialize, with_values
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes.module_precision import in_precision
 from posexport.through.decoder import ThroughDecoder
@@ -103,10 +103,13 @@ def _called(source: Source, user: UserModule, depth: int) -> Source:
         in_precision(trial, dtype)
         check_calls(trial, _narrowest(trial))
     else:
-        few = reduction_of(result)
-        trial = decoder if isinstance(few, str) else cast(ThroughDecoder, few.source.module)
-        materialize(trial.parameters())
-        check_calls(trial, torch.float32, far=_FAR_OF_LARGE)
+        # two layers of each kind: those of one kind could have each other's cache
+        few = next(
+            (each for each in (reduction_of(result, each=2), reduction_of(result)) if not isinstance(each, str)), None
+        )
+        trial = decoder if few is None else cast(ThroughDecoder, few.source.module)
+        with with_values(trial.parameters()):
+            check_calls(trial, torch.float32, far=_FAR_OF_LARGE)
     return result
 
 

@@ -6,7 +6,6 @@ the parameters that it makes of them read the checkpoint on access (`posexport.s
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -46,8 +45,7 @@ def load(checkpoint: Checkpoint, from_state: Load) -> tuple[Any, dict[str, Any]]
                 state[name] = state[name].to(memory_mapped.DTYPE)
             continue
         same = pages.dtype == memory_mapped.DTYPE
-        read = partial(_read, weights, name)
-        parameter = pages if same else lazy_parameters.lazy(weights.shapes[name], read, pages)
+        parameter = pages if same else lazy_parameters.lazy(weights.shapes[name], None, pages)
         if parameter is None:
             return None
         unread[name], state[name] = parameter, parameter.detach()
@@ -76,10 +74,6 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _elements(shape: list[int]) -> int:
     return int(torch.Size(shape).numel())
-
-
-def _read(weights: Weights, name: str) -> Tensor:
-    return weights.read(name).to(memory_mapped.DTYPE)
 
 
 def _replace(model: nn.Module, unread: dict[str, nn.Parameter], weights: Weights, unexpected: set[str]) -> bool:

@@ -3,8 +3,8 @@
 Shape letters: B batch, T tokens.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from posexport.modules.returned import named_outputs
 from posexport.modules.user_module import UserModule, returning
 from posexport.proof.reduced.reduction import leave_out_layers
 from posexport.sources.example import axis_sizes, example
-from posexport.sources.lazy_parameters import materialize
+from posexport.sources.lazy_parameters import materialize, with_values
 from posexport.sources.memory_mapped import LARGE, copy_with_same_weights, size_of
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes.symbolic_int import with_symbolic_ints
@@ -138,26 +138,30 @@ def checkpoint_source(
 
 def _by_few_layers(argument: str, module: TransformersModule, label: str) -> Source:
     """The source of ``module``, from calls of a few of its layers where it is large: they show the same."""
-    few = with_few_layers(module)
-    source = source_of_module(argument, few, *few.example_and_axes, label=label, fingerprint=b"")
+    with with_few_layers(module) as few:
+        source = source_of_module(argument, few, *few.example_and_axes, label=label, fingerprint=b"")
     assert isinstance(source.module, UserModule)
     source.module.module = in_eval_mode(argument, module)
     return source
 
 
-def with_few_layers(module: TransformersModule) -> TransformersModule:
-    """A copy with a few layers of each kind where ``module`` is large, else ``module``; its parameters have values.
+@contextmanager
+def with_few_layers(module: TransformersModule) -> Iterator[TransformersModule]:
+    """A copy with a few layers where ``module`` is large, else ``module``; inside the block its parameters have values.
 
-    Also ``module`` where its code asks for all layers, as CLIPSeg's for some of them by number.
+    With a layer of each kind, or where its code cannot be called so, with all kinds that follow each other. ``module``
+    where its code asks for all layers, as CLIPSeg's for some of them by number.
     """
-    if size_of(module.parameters()) > LARGE:
+    for each in (1, None) if size_of(module.parameters()) > LARGE else ():
         few = copy_with_same_weights(module)
-        if not isinstance(leave_out_layers(few), str):
-            materialize(few.parameters())
+        if isinstance(leave_out_layers(few, each=each), str):
+            break
+        with with_values(few.parameters()):
             if _can_be_called(few):
-                return few
+                yield few
+                return
     materialize(module.parameters())
-    return module
+    yield module
 
 
 def _check_axes(label: str, task: str, source: Source) -> None:

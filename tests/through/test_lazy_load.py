@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -68,6 +69,41 @@ def test_lazy_parameters_are_those_of_the_checkpoint(tmp_path: Path, kind: str) 
     except PosexportError as err:
         pytest.skip(str(err))
     assert lazy is None or assert_equal(read, lazy)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_calls_see_values_inside_a_block_alone(tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory or in a file; what is read for good inside the block stays."""
+    monkeypatch.setattr(lazy_parameters, "_SHARE", share)
+    read, lazy = both(made(tmp_path, "lfm2"), "lfm2")
+    assert lazy is not None
+    ids, unread = torch.arange(6)[None], [p for p in lazy.parameters() if lazy_parameters.is_lazy(p)]
+    with torch.no_grad():
+        expected = read(input_ids=ids).logits
+        with lazy_parameters.with_values(lazy.parameters()):
+            assert torch.equal(lazy(input_ids=ids).logits, expected)
+            lazy_parameters.materialize(unread[:1])
+        assert not lazy(input_ids=ids).logits.any()
+    assert unread[0].any()
+    assert not any(parameter.any() for parameter in unread[1:])
+    assert lazy_parameters.is_lazy(unread[1])
+    assert assert_equal(read, lazy) == len(unread) - 1
+    lazy_parameters.materialize(unread)
+    with torch.no_grad():
+        assert torch.equal(lazy(input_ids=ids).logits, expected)
+
+
+def test_memory_that_something_reads_is_not_given_again(tmp_path: Path) -> None:
+    _, lazy = both(made(tmp_path, "lfm2"), "lfm2")
+    assert lazy is not None
+    unread = [p for p in lazy.parameters() if lazy_parameters.is_lazy(p)]
+    tensors = [lazy_parameters.values(p) for p in unread]
+    arrays = [lazy_parameters.values(p).T.numpy()[1:] for p in unread]
+    assert all(torch.equal(x, lazy_parameters.values(p)) for x, p in zip(tensors, unread, strict=True))
+    again = (lazy_parameters.values(p).T.numpy()[1:] for p in unread)
+    assert all(np.array_equal(x, y) for x, y in zip(arrays, again, strict=True))
+    few = lazy_parameters.first_values(unread[0], 3)
+    assert torch.equal(few, tensors[0][:3])
 
 
 @pytest.mark.parametrize("kind", ["mixtral", "youtu"])

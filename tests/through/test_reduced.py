@@ -8,10 +8,15 @@ import pytest
 import torch
 from onnx import numpy_helper
 
+import posexport
 from posexport.conversion.export.build import build
+from posexport.errors import PosexportError
+from posexport.nn.layer_states import States
 from posexport.proof.full_model.check import Layers, check
 from posexport.proof.quantized.records import StoredError
 from posexport.proof.reduced.reduction import Reduction, parameters_of, reduction_of
+from posexport.sources import memory_mapped
+from posexport.sources.lazy_parameters import is_lazy
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from tests.small import recipe
@@ -23,9 +28,7 @@ ATTENTION, LAYERS, VOCAB = (2, 5, 8), 11, 2050
 STACK = "user.module.model.model.layers"
 
 
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Reduction:
-    folder = tmp_path_factory.mktemp("lfm2")
+def saved(folder: Path, dtype: torch.dtype = torch.float32) -> Path:
     config = transformers.Lfm2Config(
         vocab_size=VOCAB,
         hidden_size=40,
@@ -43,7 +46,21 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Reduction:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.15) if parameter.dim() > 1 else parameter.normal_(1, 0.1)
-    model.save_pretrained(folder)
+    model.to(dtype).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def lazy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model counts as large."""
+    for module in ("posexport.sources.memory_mapped", "posexport.through.module"):
+        monkeypatch.setattr(f"{module}.LARGE", 0)
+    monkeypatch.setattr(memory_mapped, "LEAST", 64)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Reduction:
+    folder = saved(tmp_path_factory.mktemp("lfm2"))
     found = reduction_of(load_source(str(folder), LoadOptions()))
     assert isinstance(found, Reduction), found
     return found
@@ -104,6 +121,31 @@ def test_a_wrong_layer_is_found(few: Reduction, precision: str, tmp_path: Path) 
         onnx.save(model, tmp_path / "wrong.onnx")
         with pytest.raises(StoredError):
             compared(tmp_path / "wrong.onnx")
+
+
+@pytest.mark.usefixtures("lazy")
+def test_a_checkpoint_in_16_bits_is_proven_on_a_few_layers(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "checkpoint", torch.bfloat16)
+    assert any(map(is_lazy, load_source(str(folder), LoadOptions(), lazy=True).module.parameters()))
+    report = posexport.convert(folder, tmp_path / "out", target="cpu", proof="reduced", lengths=[17]).report
+    assert report is not None
+    assert report.passed
+    assert report.reduced is not None
+    assert report.reduced.kept < report.reduced.layers == LAYERS
+
+
+@pytest.mark.usefixtures("lazy")
+def test_layers_that_have_the_state_of_each_other_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = saved(tmp_path / "checkpoint", torch.bfloat16)
+    tensors = States.tensors
+
+    def exchanged(states: States) -> tuple[torch.Tensor, ...]:
+        first, second, *others = tensors.fget(states)  # type: ignore[misc]
+        return (second, first, *others)
+
+    monkeypatch.setattr(States, "tensors", property(exchanged))
+    with pytest.raises(PosexportError, match="its logits are others than without"):
+        load_source(str(folder), LoadOptions())
 
 
 def _holding(model: onnx.ModelProto, weight: np.ndarray, precision: str) -> onnx.TensorProto:

@@ -65,8 +65,7 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
     feeds = {}
     for spec in inputs:
         # what has one size at every point is the same at every point: an encoder need not read another sound each time
-        fixed = spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
-        generator = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
+        generator = np.random.default_rng([point.batch, variant, len(spec.name)]) if is_fixed(spec) else rng
         feeds[spec.name] = _input(spec, point, generator)
     real = {}
     for spec in inputs:
@@ -75,6 +74,11 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
         elif spec.role == "indices":
             real[spec.name] = indices(keep_mask(point).sum(1), feeds[spec.name].shape[1], rng)
     return with_sizes(inputs, feeds, rng) | real
+
+
+def is_fixed(spec: InputSpec) -> bool:
+    """Whether an input of real numbers has one size, and one value for a batch size, at every point."""
+    return spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
 
 
 def keep_mask(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from posexport.base.system.machine import available
 from posexport.base.targets.precisions import QuantizerName
 from posexport.proof.quantized.factors import set_factor, vectors
 from posexport.proof.quantized.match import Matched, Matcher, Matches, check
@@ -18,6 +19,9 @@ from posexport.proof.quantized.records import Array, StoredError, Use
 from posexport.sources import memory_mapped
 from posexport.sources.lazy_parameters import numbers, values
 from posexport.sources.source import Source
+
+#: of the free memory: what weights that a grid reads may take unpacked
+_PART = 5
 
 
 def as_stored(
@@ -65,9 +69,9 @@ def as_stored(
         for form in by_file[file].values():
             form.with_float(matrices[form.name], float_products)
     forms_by_place = _by_place(source, by_file)
-    # of a full model's few calls nothing is read again soon, unless all of it fits
+    # of a full model's few calls nothing is read again soon, unless all of it fits; a grid reads all of it often
     size = sum({id(form): form.nbytes(torch.float64) for form in forms_by_place.values()}.values())
-    kept = 0 if matches and size > KEPT else KEPT
+    kept = (0 if size > KEPT else KEPT) if matches else max(KEPT, available() // _PART)
     return msgspec.structs.replace(source, module=AsStored(source.module, forms_by_place, kept))
 
 

@@ -196,6 +196,10 @@ class AsStored(nn.Module):
         """The reused modules, as a definition has them."""
         return getattr(self.original, "reused", ())
 
+    @property
+    def reused_calls(self) -> Sequence[tuple[nn.Module, str]]:
+        return getattr(self.original, "reused_calls", ())
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "AsStored":
         return type(self)(_untied(copy.deepcopy(self.original, memo), self._forms), self._forms, self._kept)
 

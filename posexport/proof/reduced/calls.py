@@ -32,10 +32,11 @@ STEPS = 16
 _SHORT = 1_000_000_000
 
 
-def few(points: Sequence[GridPoint], weights: int) -> list[GridPoint]:
+def few(points: Sequence[GridPoint], weights: int, *, fixed: bool = False) -> list[GridPoint]:
     """Of a grid's points those of a full model with this many weights; inputs outside the limits cost nothing.
 
     Images have the largest size: only there layers that attend to windows differ from those that attend to all of it.
+    ``fixed``: an input is the same at all points of a batch size, so that one batch size costs one call of an encoder.
     """
     accepted = [p for p in points if not (p.must_be_rejected or p.position_ids_given or p.cached)]
     largest = max(accepted, key=lambda point: prod(size for _, size in point.sizes))
@@ -53,7 +54,10 @@ def few(points: Sequence[GridPoint], weights: int) -> list[GridPoint]:
     at_end = [p for p in points if p.cached and p.tokens == 1]
     last = tiled if weights <= _SHORT else at_end
     chosen += sorted(last, key=lambda p: (p.length, p.batch))[:1]
-    return [*dict.fromkeys(chosen), *(p for p in points if p.must_be_rejected)]
+    chosen += [p for p in points if p.must_be_rejected]
+    if fixed:
+        chosen = [msgspec.structs.replace(p, batch=rows) for p in chosen]
+    return [*dict.fromkeys(chosen)]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from posexport.proof.choose import ProofOptions, about, proof_of, prove_model
 from posexport.proof.engine import prove
 from posexport.proof.full_model.check import Layers, check
 from posexport.proof.full_model.records import StructureError
+from posexport.proof.grid.inputs import is_fixed
 from posexport.proof.invariants.check import Invariants
 from posexport.proof.percent import part
 from posexport.proof.quantized.records import StoredError
@@ -102,7 +103,8 @@ def _compare_files(reduction: Reduction, directory: Path, folder: Path, options:
 
 def _calls(source: Source, directory: Path, options: ProofOptions) -> Report:
     """The report on a few calls of the full model."""
-    chosen_points = replace(options, some=lambda points: few(points, weights_of(source)))
+    fixed = any(map(is_fixed, source.inputs))
+    chosen_points = replace(options, some=lambda points: few(points, weights_of(source), fixed=fixed))
     with proof_of(source, model_of(directory, source.parts), chosen_points) as proof:
         checks = list(proof.checks)
         if isinstance(proof.reference, DefinitionReference) and isinstance(proof.subject, Runner):

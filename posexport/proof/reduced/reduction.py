@@ -23,6 +23,7 @@ from posexport.nn.config import Config
 from posexport.proof.full_model.records import NotComparableError, Stack
 from posexport.proof.full_model.weights import Words
 from posexport.proof.references.precision_copy import fingerprint
+from posexport.sources.lazy_parameters import first_values
 from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.source import Source
 
@@ -84,10 +85,13 @@ def weights_of(source: Source) -> int:
     return sum(parameter.numel() for parameter in source.module.parameters())
 
 
-def reduction_of(source: Source, *, texts: bool = False, traced: bool = False) -> Reduction | str:
+def reduction_of(
+    source: Source, *, texts: bool = False, traced: bool = False, each: int | None = None
+) -> Reduction | str:
     """The reduced model of ``source``, or why there is none.
 
-    ``texts``: it reads real texts and has all words. ``traced``: its layers are repeated for the others.
+    ``texts``: it reads real texts and has all words. ``traced``: its layers are repeated for the others. ``each``: as
+    in `leave_out_layers`.
     """
     if not isinstance(source.module, Definition) or (source.by_trial and not isinstance(source.module, Reducible)):
         return "its layers are not known to posexport"
@@ -96,7 +100,7 @@ def reduction_of(source: Source, *, texts: bool = False, traced: bool = False) -
     if [spec.name for spec in source.inputs] != [spec.name for spec in source.module.inputs]:
         return "its layout has other inputs"
     module = copy_with_same_weights(source.module)
-    stacks = leave_out_layers(module, traced=traced)
+    stacks = leave_out_layers(module, traced=traced, each=each)
     if isinstance(stacks, str):
         return stacks
     words = None if texts else _reduce_vocabulary(module, source.inputs)
@@ -107,17 +111,22 @@ def reduction_of(source: Source, *, texts: bool = False, traced: bool = False) -
             return str(err)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as err:
             if words is not None:  # its code may look up the token of an image, which is beyond the first words
-                return reduction_of(source, texts=True, traced=traced)
+                return reduction_of(source, texts=True, traced=traced, each=each)
             return f"with a few of its layers it fails: {type(err).__name__}: {err}"
     return Reduction(source, _source(source, module, words), stacks, words)
 
 
 def leave_out_layers(
-    module: nn.Module, *, traced: bool = False, like: Mapping[int, Sequence[int]] | None = None
+    module: nn.Module,
+    *,
+    traced: bool = False,
+    each: int | None = None,
+    like: Mapping[int, Sequence[int]] | None = None,
 ) -> dict[str, Stack] | str:
     """Leave a few layers of each kind in ``module``; its lists of layers by path, or why none can be left out.
 
-    ``like``: those of another module with the same parameters (`kept_of`), whatever the kinds.
+    ``each``: the first so many of each kind, whatever follows what. ``like``: those of another module with the same
+    parameters (`kept_of`), whatever the kinds.
     """
     stacks: dict[str, Stack] = {}
     for path, stack in _stacks(module):
@@ -126,7 +135,10 @@ def leave_out_layers(
         if any(len(of) == len(stack) for of in numbers.values()):
             continue  # one module for each layer of such a list
         kinds = [(kind_of(layer), _named(owner, numbers, at)) for at, layer in enumerate(stack)]
-        indices = chosen(kinds, traced=traced) if like is None else like.get(id(next(stack.parameters(), None)))
+        if like is not None:
+            indices = like.get(id(next(stack.parameters(), None)))
+        else:
+            indices = chosen(kinds, traced=traced) if each is None else _first(kinds, each)
         if indices is None:
             continue
         if (reason := _keep(owner, path.rpartition(".")[2], indices)) is not None:
@@ -195,6 +207,12 @@ def chosen(kinds: Sequence[object], *, traced: bool = False) -> list[int] | None
         kinds = [*zip(kinds, [*kinds[1:], None], strict=True)]
     indices = _walk(kinds)
     return None if indices is None or len(indices) == len(kinds) else indices
+
+
+def _first(kinds: Sequence[object], each: int) -> list[int] | None:
+    """Indices of the first ``each`` layers of every kind; None: all are needed."""
+    indices = [at for at, kind in enumerate(kinds) if [*kinds[:at]].count(kind) < each]
+    return None if len(indices) == len(kinds) else indices
 
 
 def _walk(kinds: Sequence[object]) -> list[int] | None:
@@ -281,7 +299,7 @@ def _reduce_vocabulary(module: nn.Module, inputs: Sequence[InputSpec]) -> Words 
             submodule.out_features = WORDS
         for name, parameter in list(submodule.named_parameters(recurse=False)):
             if len(parameter) == vocab:
-                few = parameter.detach()[:WORDS].to(MODEL_DTYPE.torch)
+                few = first_values(parameter, WORDS).to(MODEL_DTYPE.torch)
                 rows = first.setdefault(id(parameter), nn.Parameter(few, requires_grad=False))
                 setattr(submodule, name, rows)
         config = getattr(submodule, "config", None)

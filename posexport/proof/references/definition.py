@@ -28,7 +28,8 @@ from posexport.proof.references import padding_alone
 from posexport.proof.references.computed import Computed
 from posexport.proof.references.precision_copy import PrecisionCopy, fingerprint
 from posexport.proof.sample.writer import SampleWriter
-from posexport.proof.subjects.runner import Remembered, in_calls, whole
+from posexport.proof.subjects.runner import digest, in_calls, whole
+from posexport.sources import memory_mapped
 from posexport.sources.source import Source
 
 #: elements of an output that make its largest error a matter of course
@@ -165,10 +166,8 @@ class DefinitionReference:
         self.truth = PrecisionCopy(module, torch.float64, share=stored, **how)
         as_they_are = narrow == MODEL_DTYPE.torch and not self.source.by_trial
         self.baseline = PrecisionCopy(module, narrow, share=stored or as_they_are, **how)
-        # points that differ in their calls alone have one truth
-        self._wholes: list[Run] = [self.whole_truth, self.whole_baseline]
-        if self.source.limits.kv_cache:
-            self._wholes = [Remembered(run) for run in self._wholes]
+        #: of the last point of a model with a cache
+        self._last: tuple[GridPoint, bytes, list[Computed]] | None = None
 
     @property
     def whole_truth(self) -> Run:
@@ -208,11 +207,24 @@ class DefinitionReference:
 
     def _computed(self, point: GridPoint, feeds: Feeds) -> list[Computed]:
         """All outputs in float64 with PyTorch's error in the graph's precision."""
+        limits = self.source.limits
+        if not limits.kv_cache or (point.calls and limits.length_dependent):
+            return self._measured(point, feeds)
+        # points that differ in their calls alone have one truth
+        alone, content = msgspec.structs.replace(point, calls=()), digest(feeds)
+        if self._last is None or self._last[:2] != (alone, content):
+            self._last = None  # before the next takes as much memory
+            memory_mapped.trim_grown()
+            self._last = alone, content, self._measured(alone, feeds)
+        return self._last[2]
+
+    def _measured(self, point: GridPoint, feeds: Feeds) -> list[Computed]:
+        """What `_computed` returns, computed."""
         source = self.source
         keeps = [token_mask(point, source.inputs, spec) for spec in compared_outputs(source)]
         # a schedule that looks at the running length has other values in one call: then the same calls are the truth
         calls = point.calls if source.limits.length_dependent else ()
-        truth, baseline = self._wholes
+        truth, baseline = self.whole_truth, self.whole_baseline
         if calls:
             truth, baseline = (partial(in_calls, run, model=source, calls=calls) for run in (self.truth, self.baseline))
         y64s = truth(feeds)
@@ -235,9 +247,7 @@ class DefinitionReference:
 
     def largest(self, values: Sequence[Value], progress: Progress, *, thorough: bool = False) -> PerLength:
         """Over the points of a length, and over more draws where outputs are small."""
-        for run in self._wholes:
-            if isinstance(run, Remembered):  # the points are done
-                run.forget()
+        self._last = None  # all points had their case
         largest: dict[tuple[int, str], float] = defaultdict(float)
         of_points = ((value.point.length, value.output, value.baseline) for value in values)
         more = self._more(progress, MOST_TOKENS if thorough else FEW_TOKENS)

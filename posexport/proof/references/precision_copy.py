@@ -279,6 +279,8 @@ class PrecisionCopy:
             # of a copy by posexport; hooks see a call and cannot skip it, and a module around the part would
             # not be the one that its definition asks for inputs and encodings
             submodule.forward = Remembered(submodule.forward, OF_BATCHES)
+        for owner, name in getattr(module, "reused_calls", ()):
+            setattr(owner, name, Remembered(getattr(owner, name), OF_BATCHES, large=False))
         return module
 
     def __call__(self, feeds: Feeds) -> list[Array]:

@@ -35,6 +35,7 @@ from posexport.errors import PosexportError
 from posexport.proof.criterion import Array
 from posexport.proof.grid.inputs import Feeds
 from posexport.proof.grid.point import BATCHES
+from posexport.proof.subjects.on_demand import one_at_a_time
 from posexport.run.cache import Cache, DecoderInterface
 from posexport.run.chain import Chain, open_chain
 from posexport.run.ort_values import run
@@ -47,28 +48,33 @@ if TYPE_CHECKING:
 
 #: results of a graph before the decoder: what it reads is the same at all points of a batch size
 OF_BATCHES = len(BATCHES)
+#: bytes of results above which the last one alone is kept
+_ROOM = 1 << 28
 
 
 class Remembered:
-    """``run`` with its last results cached, by the inputs. ``most``: results in memory at a time."""
+    """``run`` with its last results cached, by the inputs.
 
-    def __init__(self, run: Callable[..., Any], most: int = 1) -> None:
+    ``most``: results in memory at a time, but one of large ones; without ``large`` none of them.
+    """
+
+    def __init__(self, run: Callable[..., Any], most: int = 1, *, large: bool = True) -> None:
         self._run = run
         self._most = most
+        self._large = large
         self._found: dict[bytes, Any] = {}
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """The answer for these arguments."""
-        key = _key((*args, named))
+        key = digest((*args, named))
         if key not in self._found:
-            while len(self._found) >= self._most:
+            while len(self._found) >= self._most or _bytes(list(self._found.values())) > _ROOM:
                 del self._found[next(iter(self._found))]
-            self._found[key] = self._run(*args, **named)
+            answer = self._run(*args, **named)
+            if not self._large and _bytes(answer) > _ROOM:
+                return answer
+            self._found[key] = answer
         return self._found[key]
-
-    def forget(self) -> None:
-        """Give the memory of the results back."""
-        self._found.clear()
 
 
 class RememberingSession(WrappedSession):
@@ -84,29 +90,37 @@ class RememberingSession(WrappedSession):
         return self._remembered(list(names), arrays)
 
 
-def _key(value: Any) -> bytes:
-    digest = hashlib.blake2b()
+def _bytes(value: Any) -> int:
+    """Bytes of the arrays and tensors in lists and tuples."""
+    if isinstance(value, list | tuple):
+        return sum(map(_bytes, value))
+    return int(getattr(value, "nbytes", 0))
+
+
+def digest(value: Any) -> bytes:
+    """Equal for equal arrays, tensors, texts and containers of them."""
+    hashed = hashlib.blake2b()
 
     def add(value: Any) -> None:
         if isinstance(value, Mapping):
             for name in value:
-                digest.update(repr(name).encode())
+                hashed.update(repr(name).encode())
                 add(value[name])
         elif isinstance(value, list | tuple):
             for one in value:
                 add(one)
         elif value is None or isinstance(value, str):
-            digest.update(repr(value).encode())
+            hashed.update(repr(value).encode())
         else:
             # NumPy has no bfloat16; float32 holds every value of it
             if str(getattr(value, "dtype", "")) == "torch.bfloat16":
                 value = value.float()
             array = np.ascontiguousarray(value.cpu() if hasattr(value, "cpu") else value)
-            digest.update(repr((array.shape, array.dtype.str)).encode())
-            digest.update(array.reshape(-1).view(np.uint8).data)  # ml_dtypes' have no buffer
+            hashed.update(repr((array.shape, array.dtype.str)).encode())
+            hashed.update(array.reshape(-1).view(np.uint8).data)  # ml_dtypes' have no buffer
 
     add(value)
-    return digest.digest()
+    return hashed.digest()
 
 
 Run = Callable[[Feeds], list[Array]]
@@ -266,7 +280,7 @@ class Runner:
             prepacking=prepacking,
             provider_options=provider_options,
         )
-        self.chain = open_chain(model, parts, make)
+        self.chain = open_chain(model, parts, one_at_a_time(model, parts, make))
         *before, last = self.chain.links
         self.chain = Chain([*(replace(link, session=RememberingSession(link.session)) for link in before), last])
         self.outputs = list(outputs)

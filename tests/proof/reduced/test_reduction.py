@@ -5,10 +5,11 @@ from itertools import combinations, pairwise, product
 
 import pytest
 import torch
+from torch import nn
 
 from posexport.proof.grid.grid import grid
 from posexport.proof.reduced.calls import few
-from posexport.proof.reduced.reduction import WORDS, chosen, kind_of, reduction_of
+from posexport.proof.reduced.reduction import WORDS, chosen, kind_of, leave_out_layers, reduction_of
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source
@@ -103,6 +104,24 @@ def test_both_stacks_of_an_encoder_decoder_are_reduced() -> None:
     assert len(reduction.source.parts) == 2
 
 
+@pytest.mark.parametrize(("each", "kept"), [(1, "AB"), (2, "AABB")])
+def test_trial_calls_have_some_layers_of_each_kind(each: int, kept: str) -> None:
+    class Layer(nn.Module):
+        def __init__(self, kind: str) -> None:
+            super().__init__()
+            self.kind = kind
+
+    def layers(kinds: str) -> nn.Module:
+        module = nn.Module()
+        module.layers = nn.ModuleList(map(Layer, kinds))
+        return module
+
+    module = layers("AABAAB")
+    assert isinstance(leave_out_layers(module, each=each), dict)
+    assert "".join(layer.kind for layer in module.layers) == kept  # type: ignore[union-attr,misc]
+    assert leave_out_layers(layers("ABC"), each=each) == "it has no stack of equal layers"
+
+
 def test_layers_that_share_their_weights_are_not_reduced() -> None:
     assert reduction_of(source("encoder-t5", "layers=6", "layer_groups=3")) == "its layers share weights"
 
@@ -112,3 +131,14 @@ def test_calls_of_the_full_model_have_all_paddings_in_one_batch() -> None:
     points = few(grid(full.limits, full.inputs), weights=1000)
     accepted = [(p.batch, p.length, p.padding, p.calls) for p in points if not p.must_be_rejected]
     assert accepted == [(3, 17, "ragged", ()), (3, 17, "ragged", (14, 1, 1, 1)), (1, 129, "none", ())]
+
+
+def test_an_encoder_of_a_fixed_size_reads_one_batch_in_all_calls_of_the_full_model() -> None:
+    full = source("decoder-rope", "layers=3")
+    points = few(grid(full.limits, full.inputs), weights=1000, fixed=True)
+    assert {point.batch for point in points} == {3}
+    assert [(p.length, p.padding) for p in points if not p.must_be_rejected] == [
+        (17, "ragged"),
+        (17, "ragged"),
+        (129, "none"),
+    ]
