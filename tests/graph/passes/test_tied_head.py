@@ -23,30 +23,37 @@ WORDS, CHANNELS = 13, 5
 
 def _model() -> ir.Model:
     text = f"""<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-    graph (int64[rows, tokens] ids) => (float[rows, tokens, {WORDS}] logits, float[rows, tokens, tokens] alike)
+    graph (int64[rows, tokens] ids) => (float[rows, tokens, {WORDS}] logits, float[rows, tokens, tokens] alike,
+                                        float[n, {WORDS}] flat)
     {{
         x = Gather(words, ids)
         columns = Transpose<perm = [1, 0]>(words)
         logits = MatMul(x, columns)
+        matrix = Reshape(x, shape)
+        flat = Gemm(matrix, columns, bias)
         turned = Transpose<perm = [0, 2, 1]>(x)
         alike = MatMul(x, turned)
     }}"""
     proto = onnx.parser.parse_model(text)
     values = np.random.default_rng(3).standard_normal((WORDS, CHANNELS)).astype(np.float32)
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(values, "words"))
+    bias, shape = np.arange(WORDS, dtype=np.float32), np.array([-1, CHANNELS])
+    for name, array in {"words": values, "bias": bias, "shape": shape}.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return ir.from_proto(proto)
 
 
 def test_a_product_with_a_transposed_weight_is_one_node() -> None:
     model = _model()
-    assert TiedHead().apply(model, Context(Target("cpu", 18))).nodes == 1
-    assert [node.op_type for node in model.graph].count("FusedMatMul") == 1
+    assert TiedHead().apply(model, Context(Target("cpu", 18))).nodes == 2
+    operators = [node.op_type for node in model.graph]
+    assert operators.count("FusedMatMul") == operators.count("Gemm") == operators.count("MatMul") == 1
     weight = model.graph.initializers["words"].const_value
     assert weight is not None
     words = weight.numpy().astype(np.float64)
     ids = np.random.default_rng(4).integers(0, WORDS, (3, 7))
-    logits, alike = InferenceSession(ir.to_proto(model).SerializeToString()).run(None, {"ids": ids})
+    logits, alike, flat = InferenceSession(ir.to_proto(model).SerializeToString()).run(None, {"ids": ids})
     agree(logits, words[ids] @ words.T, "operator", np.float32)
+    agree(flat, (words[ids] @ words.T).reshape(-1, WORDS) + np.arange(WORDS), "operator", np.float32)
     agree(alike, words[ids] @ words[ids].transpose(0, 2, 1), "operator", np.float32)
 
 
