@@ -34,7 +34,7 @@ class OnDemand(WrappedSession):
         self._metadata = SimpleNamespace(custom_metadata_map=dict(session.get_modelmeta().custom_metadata_map))
 
     @property
-    def _session(self) -> Any:  # type: ignore[override]
+    def _session(self) -> Any:
         for other in self._group:
             if other is not self:
                 other.close()
