@@ -178,6 +178,7 @@ class _Choice:
         return Proof(
             model=source,
             subject=self._subject,
+            release=self._subject.release,
             reference=self._reference,
             judge=judge,
             rejection=self._rejection(judge),

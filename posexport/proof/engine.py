@@ -82,10 +82,12 @@ def measure(proof: Proof) -> Outcome:
     for point in fitting:
         groups.setdefault(msgspec.structs.replace(point, calls=()), []).append(point)
     done, total = 0.0, sum(map(cost, fitting))
-    for point in (point for group in groups.values() for point in group):
-        proof.progress(int(done), int(total), f"proving, {point}")
-        done += cost(point)
-        values += _compared(proof, point, proof.reference.case(point))
+    for group in groups.values():
+        proof.release()
+        for point in group:
+            proof.progress(int(done), int(total), f"proving, {point}")
+            done += cost(point)
+            values += _compared(proof, point, proof.reference.case(point))
     outcome = Outcome(values, {}, {}, left_out, proof.reference.changed())
     for thorough in (False, True):
         # what is right with the errors of few draws is right with those of many, which only allow more

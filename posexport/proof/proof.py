@@ -159,6 +159,7 @@ class Proof:
         checks: in the order in which they run.
         about: what the report says before anything has run: provider, precision, chosen lengths.
         budget: the memory that a point may take.
+        release: gives memory of the subject back, before the reference computes.
     """
 
     model: Interface
@@ -171,6 +172,7 @@ class Proof:
     budget: Budget
     checks: Sequence[Check] = ()
     progress: Progress = field(default=lambda *_: None)
+    release: Callable[[], None] = field(default=lambda: None)
 
     def at(self, point: GridPoint, **result: Any) -> Point:
         """Returns the record of a point with its result."""

@@ -11,6 +11,7 @@ which its readers cast (`posexport.proof.references.precision_copy`, `numbers`).
 
 import mmap
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import prod
@@ -29,8 +30,8 @@ from posexport.sources import memory_mapped
 _READ, _PAGES = "_posexport_read", "_posexport_in_file"
 #: types that float32 has all numbers of
 _NARROW = (torch.bfloat16, torch.float16)
-#: the memory of the last tensor that was read, at most so many bytes
-_last: list[NDArray[np.float32]] = []
+#: the memory of the last tensor that was read, and what of it was given, at most so many bytes
+_last: list[tuple[NDArray[Any], Callable[[], object]]] = []
 _KEPT = 1 << 27
 #: of the available memory: what the values of a few calls may take, which are then in no file
 _SHARE = 0.25
@@ -101,13 +102,13 @@ def _memory(count: int) -> Tensor:
 
     The system takes longer to give a large tensor its pages than a copy takes to fill them.
     """
-    alone = 2  # references: the list's, and the one of this call
-    if not _last or _last[0].size < count or sys.getrefcount(_last[0]) > alone:
+    array, given = _last.pop() if _last else (np.empty(0, MODEL_DTYPE.numpy), lambda: None)
+    if given() is not None or array.size < count:
         array = np.empty(count, MODEL_DTYPE.numpy)  # which asks for huge pages
-        if array.nbytes > _KEPT:
-            return torch.from_numpy(array)
-        _last[:] = [array]
-    return torch.from_numpy(_last[0][:count])
+    part = array[:count]
+    if array.nbytes <= _KEPT:
+        _last[:] = [(array, weakref.ref(part))]
+    return torch.from_numpy(part)
 
 
 def numbers(parameter: Tensor) -> NDArray[Any]:

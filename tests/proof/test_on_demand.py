@@ -28,13 +28,14 @@ def test_one_session_is_open_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("posexport.proof.subjects.on_demand.LARGE", large)
     parts = [graph(tmp_path, "a.onnx", "x", "states", 2), graph(tmp_path, "b.onnx", "states", "y", 3)]
     opened: list[str] = []
+    group: list[OnDemand] = []
 
     def make(path: Path | bytes) -> Any:
         assert isinstance(path, Path)
         opened.append(path.name)
         return InferenceSession(path)
 
-    chain = open_chain(tmp_path, parts, one_at_a_time(tmp_path, parts, make))
+    chain = open_chain(tmp_path, parts, one_at_a_time(tmp_path, parts, make, group))
     assert chain.types == {"x": "tensor(float)"}
     x = np.arange(3, dtype=np.float32)
     for _ in range(2):
@@ -47,7 +48,11 @@ def test_one_session_is_open_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
         assert opened == ["a.onnx", "b.onnx"]
         return
     assert opened == ["a.onnx", "b.onnx"] * 3
-    assert [isinstance(session, OnDemand) and session._open is not None for session in sessions] == [False, True]
+    assert sessions == group
+    assert [session._open is not None for session in group] == [False, True]
+    group[1].close()
+    assert [session._open for session in group] == [None, None]
+    assert np.array_equal(chain.run(["y"], {"states": x})[0], 3 * x)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def test_what_describes_a_closed_session_does_not_open_it(
     monkeypatch.setattr("posexport.proof.subjects.on_demand.LARGE", 0)
     parts = [graph(tmp_path, "a.onnx", "x", "states", 2), graph(tmp_path, "b.onnx", "states", "y", 3)]
     first, last = (
-        link.session for link in open_chain(tmp_path, parts, one_at_a_time(tmp_path, parts, InferenceSession)).links
+        link.session for link in open_chain(tmp_path, parts, one_at_a_time(tmp_path, parts, InferenceSession, [])).links
     )
     described(first)
     assert isinstance(last, OnDemand)
@@ -69,5 +74,5 @@ def test_what_describes_a_closed_session_does_not_open_it(
 def test_a_single_file_is_opened_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("posexport.proof.subjects.on_demand.LARGE", 0)
     parts = [graph(tmp_path, "a.onnx", "x", "y", 2)]
-    assert one_at_a_time(tmp_path, parts, InferenceSession) is InferenceSession
-    assert one_at_a_time(b"", [], InferenceSession) is InferenceSession
+    assert one_at_a_time(tmp_path, parts, InferenceSession, []) is InferenceSession
+    assert one_at_a_time(b"", [], InferenceSession, []) is InferenceSession

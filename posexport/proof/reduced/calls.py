@@ -87,6 +87,7 @@ class ChosenTokens:
         except RunError as failure:
             return _with(report, _invariant(name, total, "fail", f"ONNX Runtime failed: {failure}"))
         tokens_BK = searched.tokens_BK
+        self.subject.release()
         if source.limits.length_dependent:
             truth = self.reference.truth
             y64 = rollout.rollout(truth, decoder, prompts, steps, names, tokens_BK, fixed).logits_BKV

@@ -37,11 +37,15 @@ class OnDemand(WrappedSession):
     def _session(self) -> Any:
         for other in self._group:
             if other is not self:
-                other._open = None  # noqa: SLF001 (one of its own)
+                other.close()
         if self._open is None:
-            MemoryPolicy.trim()
             self._open = self._make()
         return self._open
+
+    def close(self) -> None:
+        """Give its memory back until the next call."""
+        self._open = None
+        MemoryPolicy.trim()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -59,12 +63,14 @@ class OnDemand(WrappedSession):
         return self._metadata
 
 
-def one_at_a_time(model: Path | bytes, parts: Sequence[PartSpec], make: Make) -> Make:
-    """``make``; of a large model of several files a way to open them by which one at a time is in memory."""
+def one_at_a_time(model: Path | bytes, parts: Sequence[PartSpec], make: Make, group: list[OnDemand]) -> Make:
+    """``make``; of a large model of several files a way to open them by which one at a time is in memory.
+
+    ``group``: gets the sessions that are opened so.
+    """
     files = {part.file for part in parts}
     if len(files) < 2 or isinstance(model, bytes) or _size(model, files) < LARGE:
         return make
-    group: list[OnDemand] = []
     return lambda file: OnDemand(lambda: make(file), group)
 
 

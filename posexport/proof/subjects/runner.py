@@ -35,12 +35,12 @@ from posexport.errors import PosexportError
 from posexport.proof.criterion import Array
 from posexport.proof.grid.inputs import Feeds
 from posexport.proof.grid.point import BATCHES
-from posexport.proof.subjects.on_demand import one_at_a_time
+from posexport.proof.subjects.on_demand import OnDemand, one_at_a_time
 from posexport.run.cache import Cache, DecoderInterface
 from posexport.run.chain import Chain, open_chain
 from posexport.run.ort_values import run
 from posexport.run.providers import bundle_session
-from posexport.run.wrapped_session import WrappedSession
+from posexport.run.wrapped_session import MemoryPolicy, WrappedSession
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -280,7 +280,8 @@ class Runner:
             prepacking=prepacking,
             provider_options=provider_options,
         )
-        self.chain = open_chain(model, parts, one_at_a_time(model, parts, make))
+        self._on_demand: list[OnDemand] = []
+        self.chain = open_chain(model, parts, one_at_a_time(model, parts, make, self._on_demand))
         *before, last = self.chain.links
         self.chain = Chain([*(replace(link, session=RememberingSession(link.session)) for link in before), last])
         self.outputs = list(outputs)
@@ -297,6 +298,11 @@ class Runner:
         """A runner of ``model`` with the names of ``source``; ``options``: of the class."""
         inputs, outputs = ([spec.name for spec in specs] for specs in (source.inputs, source.outputs))
         return cls(model, inputs=inputs, outputs=outputs, parts=parts, **options)
+
+    def release(self) -> None:
+        """Give the memory of a large model's sessions back until the next call."""
+        for session in self._on_demand:
+            session.close()
 
     def _check(self, inputs: set[str]) -> None:
         """Checks that the model has exactly the requested inputs and outputs."""
@@ -315,6 +321,8 @@ class Runner:
             raise
         except Exception as err:  # onnxruntime's exceptions share no base class
             raise RunError(" ".join(str(err).split())) from err
+        if self._on_demand:
+            MemoryPolicy.trim()
         return outputs
 
     @property
