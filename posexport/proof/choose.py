@@ -222,7 +222,8 @@ class _Choice:
 
             return ForeignRunner(self._foreign, model, **how)
         # float weights, which a few calls need not have in another order, stay pages of the file
-        how["prepacking"] = options.some is None or PRECISIONS[options.precision].quantized
+        few = options.some is not None and options.provider == DEFAULT_PROVIDER
+        how["prepacking"] = not few or PRECISIONS[options.precision].quantized
         return Runner.of(source, model, source.part_specs, **how)
 
     @contextmanager

@@ -35,7 +35,7 @@ def test_one_session_is_open_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
         opened.append(path.name)
         return InferenceSession(path)
 
-    chain = open_chain(tmp_path, parts, one_at_a_time(tmp_path, parts, make, group))
+    chain = open_chain(tmp_path, parts, one_at_a_time(tmp_path, parts, make, group, prepacking=True))
     assert chain.types == {"x": "tensor(float)"}
     x = np.arange(3, dtype=np.float32)
     for _ in range(2):
@@ -63,16 +63,22 @@ def test_what_describes_a_closed_session_does_not_open_it(
 ) -> None:
     monkeypatch.setattr("posexport.proof.subjects.on_demand.LARGE", 0)
     parts = [graph(tmp_path, "a.onnx", "x", "states", 2), graph(tmp_path, "b.onnx", "states", "y", 3)]
-    first, last = (
-        link.session for link in open_chain(tmp_path, parts, one_at_a_time(tmp_path, parts, InferenceSession, [])).links
-    )
+    make = one_at_a_time(tmp_path, parts, InferenceSession, [], prepacking=True)
+    first, last = (link.session for link in open_chain(tmp_path, parts, make).links)
     described(first)
     assert isinstance(last, OnDemand)
     assert last._open is not None
 
 
-def test_a_single_file_is_opened_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posexport.proof.subjects.on_demand.LARGE", 0)
+def test_a_single_file_is_opened_as_it_is_where_that_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posexport.proof.subjects.on_demand.LARGE", 1)
     parts = [graph(tmp_path, "a.onnx", "x", "y", 2)]
-    assert one_at_a_time(tmp_path, parts, InferenceSession, []) is InferenceSession
-    assert one_at_a_time(b"", [], InferenceSession, []) is InferenceSession
+    assert one_at_a_time(tmp_path, parts, InferenceSession, [], prepacking=True) is InferenceSession
+    assert one_at_a_time(b"", [], InferenceSession, [], prepacking=False) is InferenceSession
+    group: list[OnDemand] = []
+    session = one_at_a_time(tmp_path / "a.onnx", [], InferenceSession, group, prepacking=False)(tmp_path / "a.onnx")
+    assert group == [session]
+    monkeypatch.setattr("posexport.proof.subjects.on_demand.LARGE", 1 << 20)
+    assert one_at_a_time(tmp_path / "a.onnx", [], InferenceSession, [], prepacking=False) is InferenceSession

@@ -63,17 +63,20 @@ class OnDemand(WrappedSession):
         return self._metadata
 
 
-def one_at_a_time(model: Path | bytes, parts: Sequence[PartSpec], make: Make, group: list[OnDemand]) -> Make:
+def one_at_a_time(
+    model: Path | bytes, parts: Sequence[PartSpec], make: Make, group: list[OnDemand], *, prepacking: bool
+) -> Make:
     """``make``; of a large model of several files a way to open them by which one at a time is in memory.
 
-    ``group``: gets the sessions that are opened so.
+    ``group``: gets the sessions that are opened so. Without ``prepacking`` also that of one file: it is opened at once.
     """
     files = {part.file for part in parts}
-    if len(files) < 2 or isinstance(model, bytes) or _size(model, files) < LARGE:
+    if isinstance(model, bytes) or (len(files) < 2 and prepacking) or _size(model, files) < LARGE:
         return make
     return lambda file: OnDemand(lambda: make(file), group)
 
 
-def _size(folder: Path, files: set[str]) -> int:
-    """Bytes of ``files`` and of those of their weights, whose names begin with theirs."""
-    return sum(path.stat().st_size for file in files for path in folder.glob(f"{file}*"))
+def _size(model: Path, files: set[str]) -> int:
+    """Bytes of ``files`` in a folder, or of a file, and of those of their weights, whose names begin with theirs."""
+    folder, names = (model, files) if files else (model.parent, {model.name})
+    return sum(path.stat().st_size for name in names for path in folder.glob(f"{name}*"))

@@ -281,7 +281,8 @@ class Runner:
             provider_options=provider_options,
         )
         self._on_demand: list[OnDemand] = []
-        self.chain = open_chain(model, parts, one_at_a_time(model, parts, make, self._on_demand))
+        make = one_at_a_time(model, parts, make, self._on_demand, prepacking=prepacking)
+        self.chain = open_chain(model, parts, make)
         *before, last = self.chain.links
         self.chain = Chain([*(replace(link, session=RememberingSession(link.session)) for link in before), last])
         self.outputs = list(outputs)
