@@ -127,6 +127,7 @@ NEAREST = {
     "encoder_states": "test_encoder_states",
     "kept_keys": "test_kept_keys",
     "known_tables": "test_known_tables",
+    "tied_head": "test_tied_head",
     "sizes_on_host": "test_sizes_on_host",
     "mapped": "test_large",
     "extend": "test_sources",
