@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from posexport.base.system.user_code import is_external, raised
 from posexport.errors import PosexportError
+from posexport.modules.lazy_copies import share_until_written
 
 _M = TypeVar("_M", bound=nn.Module)
 _T = TypeVar("_T")
@@ -56,6 +57,8 @@ def copying(argument: str, why: str = _TWO_PRECISIONS) -> Iterator[None]:
 
 def deep_copied(value: _T, memo: dict[int, Any]) -> _T:
     """``copy.deepcopy`` with ``memo``; objects that it cannot copy are shared, tensors with a history are detached."""
+    if isinstance(value, nn.Module):
+        share_until_written(value, memo)
     known, most = dict(memo), len(memo) + _MOST_SHARED
     while True:
         try:

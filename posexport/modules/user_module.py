@@ -17,6 +17,7 @@ from posexport.base.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call, computed_dtype
 from posexport.modules.copied import copying, deep_copied, with_copied_closures
+from posexport.modules.lazy_copies import share_until_written
 from posexport.modules.recognise.mode import called, traced
 from posexport.modules.returned import named_outputs, names_beside
 from posexport.modules.value_branches import TakingWays, Ways
@@ -111,6 +112,7 @@ class UserModule(TracedModule):
         other = copy.copy(self)
         memo[id(self)] = other
         with copying(self.argument):
+            share_until_written(self, memo)
             other.__dict__ = deep_copied(self.__dict__, memo)
             return with_copied_closures(other, memo)
 
