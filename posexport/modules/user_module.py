@@ -29,6 +29,7 @@ from posexport.sources.torch_fixes.module_state import emptied, empty_attributes
 from posexport.sources.torch_fixes.packed_rows import with_packed_rows
 from posexport.sources.torch_fixes.scripted import without_scripts
 from posexport.sources.torch_fixes.subclasses import without_subclasses
+from posexport.sources.torch_fixes.swapped_data import SwappedData
 from posexport.sources.torch_fixes.whole_row import WholeRow
 
 #: what to do about an example that holds past keys and values
@@ -84,6 +85,7 @@ class UserModule(TracedModule):
                 ways,
                 whole_row,
                 KnownValues(self.module, self.known),
+                SwappedData(),
             ):
                 outputs = self._declared(named_outputs(self.module(**tensors)))
             self.attentions[:] = mode.reasons

@@ -219,7 +219,7 @@ def shareable(module: nn.Module) -> bool:
         if isinstance(submodule, torch.jit.ScriptModule):
             return False
         held = [value for name, value in vars(submodule).items() if name not in ("_parameters", "_modules")]
-        if any(tensor.untyped_storage()._cdata in storages for tensor in _tensors(held)):
+        if any(tensor.untyped_storage()._cdata in storages for tensor in _tensors(held)):  # noqa: SLF001
             return False
     return True
 
