@@ -204,8 +204,9 @@ def test_ids_of_an_axis_are_a_least_size_of_it(tmp_path: Path) -> None:
 
 
 def test_a_weight_that_a_call_sets_and_sets_back(tmp_path: Path) -> None:
-    proven(Rounded(), tmp_path / "b", example_inputs={"x": torch.randn(2, 7, D)})
-    _agrees(tmp_path / "b", Rounded(), {"x": torch.randn(3, 5, D)})
+    module = Rounded()
+    proven(module, tmp_path / "b", example_inputs={"x": torch.randn(2, 7, D)})
+    _agrees(tmp_path / "b", module, {"x": torch.randn(3, 5, D)})
 
 
 def test_a_number_of_frames_that_no_step_describes_is_fixed() -> None:

@@ -1,7 +1,8 @@
-"""Weights whose ``data`` a forward pass sets, and sets back after a layer was called.
+"""``weight.data`` in a forward pass, which may set it, and set it back after a layer was called.
 
 A trace makes constants of such tensors, which are none: "We found a fake tensor in the exported program constant's
-list". Inside the block the assignment is noted instead, and every function gets the value that was assigned.
+list", or the process ends. Inside the block ``data`` is what ``detach()`` returns, an assignment is noted instead, and
+every function gets the value that was assigned.
 
 Issue: none known. Seen in 2.13.
 """
@@ -37,7 +38,7 @@ class SwappedData(TorchFunctionMode):
             tensor, value = args
             self._values[id(tensor)] = tensor, self._value(value)
             return None
-        if func == _GET and id(args[0]) in self._values:
+        if func == _GET:
             return self._value(args[0]).detach()
         if self._values:
             args, kwargs = tree_map_only(Tensor, self._value, (tuple(args), dict(kwargs or {})))
