@@ -24,6 +24,7 @@ from posexport.modules.value_branches import TakingWays, Ways
 from posexport.sources.source import TracedModule
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.constant_ranges import with_constant_ranges
+from posexport.sources.torch_fixes.global_tables import without_cached_results
 from posexport.sources.torch_fixes.known_values import KnownValues, small_buffers
 from posexport.sources.torch_fixes.module_state import emptied, empty_attributes, with_state_kept
 from posexport.sources.torch_fixes.packed_rows import with_packed_rows
@@ -78,6 +79,7 @@ class UserModule(TracedModule):
                 as_exported(),
                 without_scripts(),
                 without_subclasses(),
+                without_cached_results(self.module),
                 state,
                 with_packed_rows(),
                 with_constant_ranges(),
