@@ -72,6 +72,25 @@ def test_a_table_of_a_file_is_kept_by_no_call(tmp_path: Path) -> None:
     assert not _MASKS
 
 
+class Kept(nn.Module):
+    """A table of a mask's values that a longer call makes anew, as labml's ALiBi: of one token it is one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: Tensor | None = None
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.kept is None or self.kept.shape[1] < x.shape[1]:
+            self.kept = mask[:1].cumsum(-1) - mask[:1, :1]
+        return x.tanh() + self.kept[:, : x.shape[1], None]
+
+
+def test_what_a_module_keeps_of_values_is_compared_in_new_copies(tmp_path: Path) -> None:
+    example = {"x": torch.randn(2, 9, D), "mask": torch.randn(2, 9).exp()}
+    report = proven(Kept(), tmp_path / "b", example_inputs=example).report
+    assert report is not None and report.stateful
+
+
 def test_calls_of_shapes_leave_no_results_in_caches() -> None:
     source = module_source(Sloped(), {"x": torch.randn(2, 9, D)})
     calls = DrawnCalls("sloped", Sloped(), source.inputs)
