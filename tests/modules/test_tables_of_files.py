@@ -88,7 +88,8 @@ class Kept(nn.Module):
 def test_what_a_module_keeps_of_values_is_compared_in_new_copies(tmp_path: Path) -> None:
     example = {"x": torch.randn(2, 9, D), "mask": torch.randn(2, 9).exp()}
     report = proven(Kept(), tmp_path / "b", example_inputs=example).report
-    assert report is not None and report.stateful
+    assert report is not None
+    assert report.stateful
 
 
 def test_calls_of_shapes_leave_no_results_in_caches() -> None:
