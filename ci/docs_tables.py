@@ -426,6 +426,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "packages-fifth": packages.fifth,
     "packages-sixth": packages.sixth,
     "packages-seventh": packages.seventh,
+    "packages-eighth": packages.eighth,
     "packages-line": packages.sentence,
     "refusals": refusals,
     "followed": followed,

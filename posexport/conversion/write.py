@@ -5,6 +5,7 @@ import json
 import shutil
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from posexport.run import preparation
 from posexport.run.bundle.manifest import SAMPLE, model_of
 from posexport.run.bundle.variants import variant_file
 from posexport.run.bundle.write import copy_without_paths
+from posexport.sources.freed_memory import returned_at_once
 from posexport.sources.load_options import Shown
 
 if TYPE_CHECKING:
@@ -104,7 +106,8 @@ def _with_shown_axes(job: Job) -> Written | Failed:
     for _ in range(_MOST):
         heard: list[str] = []
         try:
-            result = _write(replace(job, remark=heard.append) if of_module else job, shown)
+            with returned_at_once() if of_module else nullcontext():
+                result = _write(replace(job, remark=heard.append) if of_module else job, shown)
             if isinstance(result, Written):
                 heard += remarks.values()
             elif result.shown is not None:
@@ -115,9 +118,17 @@ def _with_shown_axes(job: Job) -> Written | Failed:
         if isinstance(result, Written) or result.shown is None:
             return result
         errors.append(without_locals(result.error))
-        gc.collect()  # the trace that failed, with its weights
+        _give_back()  # the trace that failed, with its weights
         shown, remarks = result.shown, remarks | dict(result.remarks)
     raise errors[0]  # nothing that was shown helps
+
+
+def _give_back() -> None:
+    """Free what only cycles hold, and return it to the system."""
+    from posexport.sources.memory_mapped import trim
+
+    gc.collect()
+    trim()
 
 
 def without_locals(error: Exception) -> Exception:
@@ -274,9 +285,10 @@ def _prove(
     """
     from posexport.sources.memory_mapped import SHARED, drop, size_of, trim
 
-    if size_of(source.module.parameters()) > SHARED:
-        gc.collect()  # the trace, with its weights
-    trim()  # what the trial calls and the trace took
+    if source.by_trial or size_of(source.module.parameters()) > SHARED:
+        _give_back()  # what the trial calls and the trace took, with its weights
+    else:
+        trim()
     options, directory = job.options, job.directory
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same

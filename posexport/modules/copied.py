@@ -6,16 +6,18 @@ calls, repeated calls show it.
 """
 
 import copy
+import operator
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from posexport.base.system.user_code import is_external, raised
 from posexport.errors import PosexportError
+from posexport.modules.lazy_copies import share_until_written
 
 _M = TypeVar("_M", bound=nn.Module)
 _T = TypeVar("_T")
@@ -56,6 +58,8 @@ def copying(argument: str, why: str = _TWO_PRECISIONS) -> Iterator[None]:
 
 def deep_copied(value: _T, memo: dict[int, Any]) -> _T:
     """``copy.deepcopy`` with ``memo``; objects that it cannot copy are shared, tensors with a history are detached."""
+    if isinstance(value, nn.Module):
+        share_until_written(value, memo)
     known, most = dict(memo), len(memo) + _MOST_SHARED
     while True:
         try:
@@ -92,6 +96,12 @@ def with_copied_closures(module: _M, memo: dict[int, Any]) -> _M:
     """
     for submodule in module.modules():
         held = vars(submodule)
+        # of a class in a function, which closes over submodules
+        forward = getattr(type(submodule), "forward", None)
+        if "forward" not in held and isinstance(forward, FunctionType):
+            same = _with_copied_cells(forward, memo)
+            if same is not forward:
+                held["forward"] = MethodType(same, submodule)
         for values in (held, *(value for value in held.values() if isinstance(value, dict))):
             for name, value in list(values.items()):
                 if (same := _with_copied_closure(value, memo)) is not value:
@@ -100,17 +110,40 @@ def with_copied_closures(module: _M, memo: dict[int, Any]) -> _M:
 
 
 def _with_copied_closure(value: Any, memo: dict[int, Any]) -> Any:
-    function = value.__func__ if isinstance(value, staticmethod) else value
-    if not (isinstance(function, FunctionType) and function.__closure__):
+    function = value.__func__ if isinstance(value, staticmethod | MethodType) else value
+    if not isinstance(function, FunctionType):
         return value
     same = _with_copied_cells(function, memo)
+    if same is function:
+        return value
+    if isinstance(value, MethodType):
+        return MethodType(same, value.__self__)
     return staticmethod(same) if isinstance(value, staticmethod) else same
 
 
 def _with_copied_cells(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
-    """``function``, closed over the copies in ``memo``."""
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    cells = tuple(CellType(memo.get(id(value), value)) for value in values)
+    """``function``, closed over the copies in ``memo``, as are functions that it calls; itself where there are none."""
+    if id(function) in memo:
+        return memo[id(function)]  # type: ignore[no-any-return]
+    memo[id(function)] = function  # which may close over itself
+    try:
+        values = [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # what it closes over has no value yet
+        return function
+    copies = [_copied_value(value, memo) for value in values]
+    if all(map(operator.is_, values, copies)):
+        return function
+    cells = tuple(map(CellType, copies))
     same = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
     same.__kwdefaults__ = function.__kwdefaults__
+    memo[id(function)] = same
     return same
+
+
+def _copied_value(value: Any, memo: dict[int, Any]) -> Any:
+    """The copy of what a function closes over, or of the modules of a list."""
+    if isinstance(value, FunctionType):
+        return _with_copied_cells(value, memo)
+    if type(value) in (list, tuple) and any(isinstance(each, nn.Module) for each in value):
+        return type(value)(memo.get(id(each), each) for each in value)
+    return memo.get(id(value), value)

@@ -17,6 +17,7 @@ from posexport.modules.user_module import at
 from posexport.sources import memory_mapped
 from posexport.sources.example import example
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
+from posexport.sources.torch_fixes.global_tables import without_cached_results
 
 Sizes = dict[str, int]
 #: axes of tokens, for which the longest input is searched
@@ -160,7 +161,7 @@ class DrawnCalls:
         """Calls inside the block are of a new copy, and compute no large tensors."""
         before, self.module = self.module, self.fresh()
         try:
-            with without_exporter_output(), ShapesAlone() as self._shapes:
+            with without_cached_results(self.module), without_exporter_output(), ShapesAlone() as self._shapes:
                 yield
         finally:
             self.module, self._shapes = before, None

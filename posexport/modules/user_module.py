@@ -17,17 +17,20 @@ from posexport.base.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call, computed_dtype
 from posexport.modules.copied import copying, deep_copied, with_copied_closures
+from posexport.modules.lazy_copies import share_until_written
 from posexport.modules.recognise.mode import called, traced
 from posexport.modules.returned import named_outputs, names_beside
 from posexport.modules.value_branches import TakingWays, Ways
 from posexport.sources.source import TracedModule
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.constant_ranges import with_constant_ranges
+from posexport.sources.torch_fixes.global_tables import without_cached_results
 from posexport.sources.torch_fixes.known_values import KnownValues, small_buffers
 from posexport.sources.torch_fixes.module_state import emptied, empty_attributes, with_state_kept
 from posexport.sources.torch_fixes.packed_rows import with_packed_rows
 from posexport.sources.torch_fixes.scripted import without_scripts
 from posexport.sources.torch_fixes.subclasses import without_subclasses
+from posexport.sources.torch_fixes.swapped_data import SwappedData
 from posexport.sources.torch_fixes.whole_row import WholeRow
 
 #: what to do about an example that holds past keys and values
@@ -76,6 +79,7 @@ class UserModule(TracedModule):
                 as_exported(),
                 without_scripts(),
                 without_subclasses(),
+                without_cached_results(self.module),
                 state,
                 with_packed_rows(),
                 with_constant_ranges(),
@@ -83,6 +87,7 @@ class UserModule(TracedModule):
                 ways,
                 whole_row,
                 KnownValues(self.module, self.known),
+                SwappedData(),
             ):
                 outputs = self._declared(named_outputs(self.module(**tensors)))
             self.attentions[:] = mode.reasons
@@ -111,6 +116,7 @@ class UserModule(TracedModule):
         other = copy.copy(self)
         memo[id(self)] = other
         with copying(self.argument):
+            share_until_written(self, memo)
             other.__dict__ = deep_copied(self.__dict__, memo)
             return with_copied_closures(other, memo)
 

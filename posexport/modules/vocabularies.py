@@ -17,6 +17,7 @@ from posexport.modules.call import CallError, call, calling
 from posexport.modules.copied import copied
 from posexport.modules.decoder_facts import small
 from posexport.modules.left_out import has_values
+from posexport.sources.torch_fixes.global_tables import with_tables_kept
 from posexport.sources.torch_fixes.module_state import with_state_kept
 
 #: integers from here on are accepted where no smaller one is refused; by how much each one that is tried is larger
@@ -67,7 +68,7 @@ def with_vocabularies(
     """
     lookups = _Lookups()
     if tensors:
-        with calling(), with_state_kept(module), lookups:
+        with calling(), with_state_kept(module), with_tables_kept(module), lookups:
             module(**tensors)
     known, remarks = [], []
     for spec in specs:

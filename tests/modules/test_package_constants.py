@@ -49,6 +49,22 @@ class Columns(nn.Module):
         return scaled[:, torch.nonzero(self.is_number)[:, 0]] + self.ids(ids)[:, 0]
 
 
+class Rounded(nn.Module):
+    """A weight that is rounded while its layer is called, and set back, as compressed-tensors'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.linear.weight
+        kept = weight.data
+        weight.data = (4 * kept).round() / 4
+        rounded = self.linear(x) * weight.data.sum() * weight.shape[0]
+        weight.data = kept
+        return rounded + self.linear(x)
+
+
 class Counted(nn.Module):
     """A buffer that the call itself changes: what it was is not what it is."""
 
@@ -185,6 +201,12 @@ def test_ids_of_an_axis_are_a_least_size_of_it(tmp_path: Path) -> None:
     assert done.manifest is not None
     assert done.manifest.limits.min_length == 20
     _agrees(tmp_path / "b", Bonds(), {"bonds": torch.randn(24, D), "reverse": torch.arange(24) % 20})
+
+
+def test_a_weight_that_a_call_sets_and_sets_back(tmp_path: Path) -> None:
+    module = Rounded()
+    proven(module, tmp_path / "b", example_inputs={"x": torch.randn(2, 7, D)})
+    _agrees(tmp_path / "b", module, {"x": torch.randn(3, 5, D)})
 
 
 def test_a_number_of_frames_that_no_step_describes_is_fixed() -> None:

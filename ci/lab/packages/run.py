@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 import ci.lab.packages.drawn
 import ci.lab.packages.drawn_again
+import ci.lab.packages.drawn_eighth
 import ci.lab.packages.drawn_fifth
 import ci.lab.packages.drawn_fourth
 import ci.lab.packages.drawn_seventh

@@ -35,7 +35,7 @@ _LONGEST, _MOST_ROWS = 1 << 15, 1 << 10
 #: (`posexport.graph.lowering.bias`), which is the largest number of scores that a branch depends on
 _ROWS_ROOM = 2 << 30
 #: points between two that are tried in place of one that needs much memory
-_HALVINGS = 2
+_HALVINGS = 4
 #: nor on images of more than this many times a side of the grid's
 _SCALES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 

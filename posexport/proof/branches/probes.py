@@ -82,6 +82,8 @@ class Watched(Runner):
         data = ir.to_proto(loaded).SerializeToString()
         del loaded  # the session has the weights once more
         session = bundle_session(data, provider=provider, threads=threads, spinning=False, weights=weights)
+        # which it keeps in case that it is made again
+        session._model_bytes = None  # noqa: SLF001
         return _WatchedSession(session, probes, file, self.ran)
 
 

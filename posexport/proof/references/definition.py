@@ -151,7 +151,8 @@ class DefinitionReference:
         self._sample = sample
         self._device = device
         self._fresh = False
-        self._first: tuple[GridPoint, str] | None = None
+        #: what points gave at first
+        self._first: list[tuple[GridPoint, str]] = []
         self._points: Sequence[GridPoint] = ()
         #: elements of the outputs, by length
         self._elements: dict[int, list[int]] = {}
@@ -189,8 +190,10 @@ class DefinitionReference:
                     f"{self.source.name}: not one point can be checked: {reason}; give a shorter --length"
                 )
             self._sample.choose(points, self.source)
-        watched = self._watched and points and not self._fresh
-        self._first = (points[0], self._fingerprint(points[0])) if watched else None
+        watched = list(points[:1]) if self._watched and not self._fresh else []
+        if watched and self.source.by_trial:  # a table of one token may be the same for all inputs
+            watched += [point for point in points if point.tokens > points[0].tokens][:1]
+        self._first = [(point, self._fingerprint(point)) for point in watched]
 
     def case(self, point: GridPoint) -> Case:
         """Inputs, and all outputs in float64 with PyTorch's error in the graph's precision."""
@@ -273,8 +276,8 @@ class DefinitionReference:
             )
 
     def changed(self) -> bool:
-        """Whether the first point gives other bits now."""
-        return self._first is not None and self._fingerprint(self._first[0]) != self._first[1]
+        """Whether the first points give other bits now."""
+        return any(self._fingerprint(point) != before for point, before in self._first)
 
     def renew(self) -> None:
         """A copy for every call from now on."""

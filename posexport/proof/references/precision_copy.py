@@ -213,12 +213,13 @@ def shareable(module: nn.Module) -> bool:
 
     Parameters that are also in a list (as in recurrent layers) would be read there without being cast.
     """
-    storages = {parameter.untyped_storage().data_ptr() for parameter in module.parameters() if parameter.numel()}
+    # the storage's id: its address would make a copy of one that is shared until it is written to
+    storages = {parameter.untyped_storage()._cdata for parameter in module.parameters() if parameter.numel()}  # noqa: SLF001
     for submodule in module.modules():
         if isinstance(submodule, torch.jit.ScriptModule):
             return False
         held = [value for name, value in vars(submodule).items() if name not in ("_parameters", "_modules")]
-        if any(tensor.untyped_storage().data_ptr() in storages for tensor in _tensors(held)):
+        if any(tensor.untyped_storage()._cdata in storages for tensor in _tensors(held)):  # noqa: SLF001
             return False
     return True
 

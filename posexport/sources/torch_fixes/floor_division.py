@@ -6,6 +6,7 @@ PyTorch makes ``6 + -n // 2`` of ``(12 - n) // 2``. Without a word, a crop at th
 Reason: ``operator_floordiv`` of onnxscript, "only for positive inputs". Seen in 2.13 with onnxscript 0.7.
 """
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from posexport.sources.torch_fixes.patch import patched
 
 #: PyTorch assumes of a size without a least one that it is 2 or more
 _ASSUMED = 2
+_ROUNDED = (math.ceil, math.floor)
 
 
 @contextmanager
@@ -30,6 +32,8 @@ def with_floor_division() -> Iterator[None]:
     def dispatch_floor(node: torch.fx.Node, registry: Any) -> tuple[Callable[..., Any] | None, str]:
         if node.target is operator.floordiv and not all(map(_is_never_negative, node.args)):
             return _floored, "rounded down"
+        if node.target in _ROUNDED and _is_whole(node.args[0]):
+            return op18.Identity, "whole already"  # ONNX's Ceil and Floor take no integers
         return dispatch(node, registry)
 
     with patched(_dispatching, "dispatch", dispatch_floor):
@@ -39,6 +43,10 @@ def with_floor_division() -> Iterator[None]:
 def _floored(a: Any, b: Any) -> Any:
     """Mod has the sign of ``b`` in ONNX, as in Python, so that the difference is a multiple of ``b``."""
     return op18.Div(op18.Sub(a, op18.Mod(a, b)), b)
+
+
+def _is_whole(arg: Any) -> bool:
+    return isinstance(arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg, int | torch.SymInt)
 
 
 def _is_never_negative(arg: Any) -> bool:
