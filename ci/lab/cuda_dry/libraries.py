@@ -4,11 +4,13 @@ What is asked for is read from the provider's library: what it links, and what i
 functions whose answers matter; all others record their names and return 0.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import re
 import shutil
 import subprocess
+import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -53,10 +55,16 @@ def libraries() -> Path:
     for source in sorted([Path(__file__), *SOURCES.iterdir()]):
         digest.update(source.read_bytes())
     folder = CACHE / "lib" / digest.hexdigest()[:16]
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _build(folder)
-        (folder / "complete").touch()
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # tests in several processes may make them at the same time, and read none that is half written
+        with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+            made = Path(name) / folder.name
+            made.mkdir()
+            _build(made)
+            if not folder.exists():
+                with contextlib.suppress(OSError):  # another process was first
+                    made.rename(folder)
     return folder
 
 
