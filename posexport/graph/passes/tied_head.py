@@ -40,7 +40,7 @@ class TiedHead(GraphPass):
                 continue
             moved = producer(node.inputs[1], "Transpose")
             weight = None if moved is None else moved.inputs[0]
-            if weight is None or not is_weight(weight, 2):
+            if moved is None or weight is None or not _is_matrix_turned(moved):
                 continue
             if node.op_type == "Gemm":
                 node.replace_input_with(1, weight)
@@ -52,3 +52,10 @@ class TiedHead(GraphPass):
                 node.graph.remove(node, safe=True)
             count += 1
         return PassResult(count)
+
+
+def _is_matrix_turned(transpose: ir.Node) -> bool:
+    """Whether it exchanges the axes of a matrix of real numbers that the graph stores."""
+    (weight,) = transpose.inputs
+    real = weight is not None and weight.dtype is not None and weight.dtype.is_floating_point()
+    return real and is_weight(weight, 2) and [*transpose.attributes.get_ints("perm", (1, 0))] == [1, 0]

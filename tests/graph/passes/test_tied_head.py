@@ -57,6 +57,22 @@ def test_a_product_with_a_transposed_weight_is_one_node() -> None:
     agree(alike, words[ids] @ words[ids].transpose(0, 2, 1), "operator", np.float32)
 
 
+@pytest.mark.parametrize(("dtype", "perm"), [("float", "0, 1"), ("int32", "1, 0")])
+def test_other_products_stay(dtype: str, perm: str) -> None:
+    """With a transposition that exchanges nothing, and of whole numbers, which FusedMatMul has no kernel for."""
+    text = f"""<ir_version: 10, opset_import: ["" : 18]>
+    graph ({dtype}[n, 3] x) => ({dtype}[n, 3] y) {{
+        same = Transpose<perm = [{perm}]>(w)
+        y = MatMul(x, same)
+    }}"""
+    proto = onnx.parser.parse_model(text)
+    w = np.arange(9).reshape(3, 3).astype({"float": np.float32}.get(dtype, dtype))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    model = ir.from_proto(proto)
+    assert TiedHead().apply(model, Context(Target("cpu", 18))).nodes == 0
+    assert [node.op_type for node in model.graph] == ["Transpose", "MatMul"]
+
+
 def test_it_is_for_runtimes_that_have_the_operator() -> None:
     assert TiedHead().refusal(Target("cpu", 23)) is None
     assert TiedHead().refusal(Target("cuda", 23)) is None
