@@ -21,7 +21,7 @@ from posexport.errors import PosexportError
 from posexport.run import wrapped_session as thread_state
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, SessionOptions
+    from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
 #: ONNX Runtime's names for how far it optimises a graph, in their order
 LEVELS = ("disable", "basic", "extended", "layout", "all")
@@ -50,6 +50,7 @@ def make_session(
     denormals: bool = True,
     prepacking: bool = True,
     weights: Path | None = None,
+    initializers: Mapping[str, "OrtValue"] | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> "InferenceSession":
     """An InferenceSession for ``model`` on ``provider``, float32 computed as float32.
@@ -59,7 +60,8 @@ def make_session(
     load. ``denormals``: keep numbers below 1.2e-38; if false, they are 0 in the session's threads, and in the calling
     thread while it runs (`posexport.run.wrapped_session`). ``prepacking``: kernels copy constant weights into the order
     in which they read them, which takes as long as several calls. ``weights``: the folder of external data for a model
-    in bytes; a path has them in its folder. ``provider_options``: as `posexport.load` takes them.
+    in bytes; a path has them in its folder. ``initializers``: by name, in place of the model's; they must outlive the
+    session. ``provider_options``: as `posexport.load` takes them.
 
     Raises PosexportError for an unknown provider, option or level, for a provider that does not load (naming the
     library), for a model that is no ONNX file or is newer than the installed ONNX Runtime.
@@ -74,7 +76,7 @@ def make_session(
     ort_options = {**record.session_options(provider_options), **record.pool(threads)}
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
-    options = _session_options(threads, level, profile, spinning, prepacking)
+    options = _session_options(threads, level, profile, spinning, prepacking, initializers or {})
     for name, value in numeric_options(model, provider=provider, denormals=denormals).items():
         options.add_session_config_entry(name, value)
     if not record.takes_defaults:
@@ -196,7 +198,12 @@ def check_loads(provider: str) -> None:
 
 
 def _session_options(
-    threads: int, level: str, profile: Path | None, spinning: bool, prepacking: bool
+    threads: int,
+    level: str,
+    profile: Path | None,
+    spinning: bool,
+    prepacking: bool,
+    initializers: Mapping[str, "OrtValue"],
 ) -> "SessionOptions":
     import onnxruntime
 
@@ -216,6 +223,8 @@ def _session_options(
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not prepacking:
         options.add_session_config_entry("session.disable_prepacking", "1")
+    for initializer, value in initializers.items():
+        options.add_initializer(initializer, value)
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
