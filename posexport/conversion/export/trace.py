@@ -21,6 +21,7 @@ from posexport.graph.edits import free_names
 from posexport.models.forward_decoder import ForwardDecoder
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
+from posexport.sources.torch_fixes import unit_scale
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.exact_constants import with_exact_constants
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
@@ -150,7 +151,7 @@ def _traced(
                 output_names=[spec.name for spec in source.outputs],
                 opset_version=opset,
                 optimize=optimize,
-                custom_translation_table=_OF_SIZES | dict.fromkeys(OPERATORS, index_put),
+                custom_translation_table=_translations(opset),
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as err:
@@ -202,6 +203,11 @@ def _rounded(x: Any, _: Any = None) -> Any:
 
 #: functions of sizes that PyTorch's exporter has no operators for
 _OF_SIZES: dict[Callable[..., Any], Callable[..., Any]] = {torch.sym_sqrt: _square_root, round: _rounded}
+
+
+def _translations(opset: int) -> dict[Callable[..., Any], Callable[..., Any]]:
+    norms = {unit_scale.OPERATOR: unit_scale.rms_norm} if opset >= unit_scale.OPSET else {}
+    return _OF_SIZES | dict.fromkeys(OPERATORS, index_put) | norms
 
 
 def _dimension(name: str, limits: LengthContract) -> Any:

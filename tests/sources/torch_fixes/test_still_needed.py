@@ -38,6 +38,7 @@ from posexport.sources.torch_fixes import (
     splits,
     squeezes,
     stacks,
+    unit_scale,
 )
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.attention_flags import with_decided_flags
@@ -259,7 +260,9 @@ def test_exporter_output(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def _onnx(function: Any, x: Tensor = X, table: dict[Any, Any] | None = None) -> torch.onnx.ONNXProgram:
+def _onnx(
+    function: Any, x: Tensor = X, table: dict[Any, Any] | None = None, opset: int | None = None
+) -> torch.onnx.ONNXProgram:
     shapes = ({0: Dim("B"), 1: Dim("T")},)
     program = torch.onnx.export(
         Calls(function).eval(),
@@ -267,6 +270,7 @@ def _onnx(function: Any, x: Tensor = X, table: dict[Any, Any] | None = None) -> 
         dynamo=True,
         dynamic_shapes=shapes,
         custom_translation_table=table,
+        opset_version=opset,
         verbose=False,
     )
     assert program is not None
@@ -598,6 +602,23 @@ def test_index_put_by_int32() -> None:
         table = dict.fromkeys(index_put.OPERATORS, index_put.index_put)
         node = next(node for node in _onnx(put, table=table).model.graph.all_nodes() if node.op_type == "ScatterND")
         assert node.inputs[1].dtype == ir.DataType.INT64
+
+
+def test_norms_without_a_weight() -> None:
+    def norm(x: Tensor) -> Tensor:
+        return nn.functional.rms_norm(x, x.shape[2:])
+
+    def scale(table: dict[Any, Any] | None) -> ir.Value:
+        nodes = _onnx(norm, X[:, :, None].expand(-1, -1, 5), table, unit_scale.OPSET).model.graph.all_nodes()
+        read = next(node for node in nodes if node.op_type == "RMSNormalization").inputs[1]
+        assert read is not None
+        return read
+
+    with without_exporter_output():
+        computed, constant = scale(None), scale({unit_scale.OPERATOR: unit_scale.rms_norm})
+    assert computed.const_value is None
+    assert constant.const_value is not None
+    assert constant.const_value.shape == (5,)
 
 
 def test_shapes() -> None:
