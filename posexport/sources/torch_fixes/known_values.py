@@ -110,9 +110,11 @@ class KnownValues(TorchFunctionMode):
     def _real(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any] | None:
         """The arguments with the values of their tensors; None where one is not known."""
         leaves = tree_leaves((args, kwargs))
-        # a slice is no node of a tree
-        ends = [end for leaf in leaves if isinstance(leaf, slice) for end in (leaf.start, leaf.stop, leaf.step)]
-        is_symbolic = any(isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in (*leaves, *ends))
+        # slices, and shapes by `posexport.sources.torch_fixes.shapes`, are no nodes of a tree
+        numbers = [end for leaf in leaves if isinstance(leaf, slice) for end in (leaf.start, leaf.stop, leaf.step)]
+        numbers += [size for leaf in leaves if isinstance(leaf, tuple) for size in leaf]
+        symbols = torch.SymInt | torch.SymFloat | torch.SymBool
+        is_symbolic = any(isinstance(number, symbols) for number in (*leaves, *numbers))
         if is_symbolic or any(isinstance(leaf, Tensor) and self._of(leaf) is None for leaf in leaves):
             return None
         real: tuple[Any, Any] = tree_map_only(Tensor, self._of, (tuple(args), dict(kwargs)))
