@@ -137,12 +137,15 @@ def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow, *, bra
     g = builder(model)
     new = new_tokens.find(g, mask, tokens)
     padding = _Padding.of(g, new, (sizes(tokens) or ())[:2])
+    once = g.take()
+    graph.insert_before(graph[0], once)
+    for node in flow.entering:
+        padding.leave_out(node)
+    # after that: rows may leave as they entered
     put_back = _put_back_at(flow.leaving)
     # once per call, before all readers
     zeros = {channels: padding.zeros(channels) for channels in dict.fromkeys(map(_channels, put_back))}
-    graph.insert_before(graph[0], g.take())
-    for node in flow.entering:
-        padding.leave_out(node)
+    graph.insert_after(once[-1], g.take())
     repadded = []
     for rows, readers in put_back.items():
         every = padding.put_back(rows, zeros[_channels(rows)])
