@@ -16,6 +16,7 @@ import msgspec
 
 from posexport.base.bounds import bounds_of
 from posexport.base.spec import NUM_LOGITS, SEQUENCE
+from posexport.base.system.freed_memory import trim
 from posexport.base.targets.precisions import FP32, PRECISIONS, PrecisionName, QuantizerName
 from posexport.base.targets.providers import DEFAULT_PROVIDER, provider_named
 from posexport.encodings.encoding import Encoding
@@ -321,7 +322,7 @@ class _Choice:
             points += coverage.added
             if memory_mapped.size_of(source.module.parameters()) > memory_mapped.SHARED:
                 gc.collect()  # copies of the module whose calls were measured
-            memory_mapped.trim()  # what its session took
+            trim()  # what its session took
             yield Branches(coverage)
         yield Location(source, self._graph, options.threads)
         # float32 operators have no narrower types to read: values decide there
