@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from posexport.base.system.freed_memory import trim
 from posexport.base.system.machine import available
+from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.sources import memory_mapped
 
 _READ, _PAGES = "_posexport_read", "_posexport_in_file"
@@ -88,7 +89,7 @@ def _read(parameter: Tensor, rows: int | None = None) -> Tensor:
         read: Callable[[], Tensor] = getattr(parameter, _READ)
         return read()[:rows]
     short = pages.detach()[:rows]
-    wide = short.to(memory_mapped.DTYPE)
+    wide = torch.from_numpy(np.empty(short.shape, MODEL_DTYPE.numpy)).copy_(short)  # NumPy asks for huge pages
     memory_mapped.release([pages])
     return wide
 
