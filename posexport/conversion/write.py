@@ -5,7 +5,6 @@ import json
 import shutil
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from posexport.base.options.recipe import ADAPTER_INPUTS
+from posexport.base.system.freed_memory import returned_at_once, trim
 from posexport.base.targets.precisions import FP32
 from posexport.base.targets.providers import CPU
 from posexport.conversion.graphs import FLOAT32, Export, calibration_texts
@@ -28,7 +28,6 @@ from posexport.run import preparation
 from posexport.run.bundle.manifest import SAMPLE, model_of
 from posexport.run.bundle.variants import variant_file
 from posexport.run.bundle.write import copy_without_paths
-from posexport.sources.freed_memory import returned_at_once
 from posexport.sources.load_options import Shown
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def _with_shown_axes(job: Job) -> Written | Failed:
     for _ in range(_MOST):
         heard: list[str] = []
         try:
-            with returned_at_once() if of_module else nullcontext():
+            with returned_at_once():
                 result = _write(replace(job, remark=heard.append) if of_module else job, shown)
             if isinstance(result, Written):
                 heard += remarks.values()
@@ -125,8 +124,6 @@ def _with_shown_axes(job: Job) -> Written | Failed:
 
 def _give_back() -> None:
     """Free what only cycles hold, and return it to the system."""
-    from posexport.sources.memory_mapped import trim
-
     gc.collect()
     trim()
 
@@ -283,7 +280,7 @@ def _prove(
 
     Raises MissedError where parity was missed, and ``options`` do not keep a failed bundle.
     """
-    from posexport.sources.memory_mapped import SHARED, drop, size_of, trim
+    from posexport.sources.memory_mapped import SHARED, drop, size_of
 
     if source.by_trial or size_of(source.module.parameters()) > SHARED:
         _give_back()  # what the trial calls and the trace took, with its weights

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.base.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
+from posexport.base.system.freed_memory import trim_grown
 from posexport.errors import PosexportError
 from posexport.modules.axes.memory import Made
 from posexport.modules.axes.shapes_alone import ShapesAlone
@@ -78,7 +79,7 @@ class DrawnCalls:
                 f"{self.argument}: the module failed at sizes {sizes}{what}: {failed.quoted}{failed.line}"
             ) from failed.error
         finally:
-            memory_mapped.trim_grown()
+            trim_grown()
 
     def failure(self, sizes: Sizes, from_last: int = 0) -> str:
         """Why the module does not accept ``sizes``; empty where it does.
@@ -103,7 +104,7 @@ class DrawnCalls:
         except BaseException as err:
             raise NoRoomError from err
         finally:
-            memory_mapped.trim_grown()
+            trim_grown()
         return self.grown(sizes) or self._cut(sizes, outputs)
 
     def accepts(self, sizes: Sizes, from_last: int = 0) -> bool:

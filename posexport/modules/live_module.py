@@ -29,6 +29,7 @@ from posexport.base.spec import (
     OutputSpec,
     Promises,
 )
+from posexport.base.system.freed_memory import trim
 from posexport.base.targets.dtypes import DTYPES, MODEL_DTYPE
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
@@ -47,7 +48,6 @@ from posexport.modules.user_module import PAST_IS_OURS, by_name
 from posexport.modules.value_branches import remarks_on, ways_that_fit
 from posexport.modules.value_ranges import with_ranges
 from posexport.modules.vocabularies import with_vocabularies
-from posexport.sources import memory_mapped
 from posexport.sources.example import axis_sizes
 from posexport.sources.load_options import Shown
 from posexport.sources.source import Source, digest
@@ -109,7 +109,7 @@ def source_of_module(
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
     groups = narrowed(discovered.groups, axis_sizes(specs), shown.steps, shown.least)
     results = dry_run(argument, module, specs, tensors, limits, groups, keeps_tables=shown.keeps_tables)
-    memory_mapped.trim()
+    trim()
     limits = msgspec.structs.replace(results.limits, trace_sizes={**results.limits.trace_sizes, **shown.traced})
     if discovered.tokens is not None:
         limits = msgspec.structs.replace(limits, min_length=discovered.tokens, max_length=discovered.tokens)

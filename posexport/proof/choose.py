@@ -8,7 +8,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,13 @@ import msgspec
 
 from posexport.base.bounds import bounds_of
 from posexport.base.spec import NUM_LOGITS, SEQUENCE
+from posexport.base.system.freed_memory import trim
 from posexport.base.targets.precisions import FP32, PRECISIONS, PrecisionName, QuantizerName
 from posexport.base.targets.providers import DEFAULT_PROVIDER, provider_named
 from posexport.encodings.encoding import Encoding
 from posexport.models.forward_decoder import ForwardDecoder
 from posexport.proof.agreement.on_grid import CostOnGrid
-from posexport.proof.branches.coverage import Branches, cover
+from posexport.proof.branches.coverage import Branches, Coverage, cover
 from posexport.proof.engine import prove
 from posexport.proof.grid.grid import grid, switches, with_ends
 from posexport.proof.grid.point import FURTHER_OF_MODULES, Budget, GridPoint
@@ -154,9 +155,6 @@ class _Choice:
         self._options = replace(options, sample=options.sample or (SampleWriter() if options.copied else None))
         self._source = self._stored()
         self._log = RangeLog(options.threads) if options.computed == WATCHED else None
-        watched = self._log.session if self._log is not None and options.copied else None
-        self._subject = self._opened(self._source, graph, watched)
-        self._reference = self._definition()
         self._budget = Budget(
             outputs=widened_source.outputs,
             heads=heads_of(widened_source),
@@ -173,7 +171,9 @@ class _Choice:
         if options.some is not None:
             points = options.some(points)
         self._options = options = replace(options, progress=Percent(options.progress, _stages(points)))
-        checks = list(self._checks(points))
+        # before there are sessions and copies of the module, which the search for branches does not need
+        coverage = self._covered(points)
+        checks = list(self._checks(coverage))
         judge = self._judge()
         return Proof(
             model=source,
@@ -188,6 +188,15 @@ class _Choice:
             budget=self._budget,
             progress=options.progress,
         )
+
+    @cached_property
+    def _subject(self) -> Runner:
+        watched = self._log.session if self._log is not None and self._options.copied else None
+        return self._opened(self._source, self._graph, watched)
+
+    @cached_property
+    def _reference(self) -> DefinitionReference:
+        return self._definition()
 
     @property
     def _quantized(self) -> bool:
@@ -262,8 +271,29 @@ class _Choice:
             budget=self._budget,
         )
 
-    def _checks(self, points: list[GridPoint]) -> Iterator[Check]:
-        """The checks in the order in which they run; adds the points to ``points`` that branches of the graph need."""
+    def _covered(self, points: list[GridPoint]) -> Coverage | None:
+        """The branches that ``points`` run; those that others need are added to them. None: they are not looked at."""
+        options, source = self._options, self._source
+        # nodes of another tool's graph do not name the modules that they come from
+        if options.some is not None or self._foreign is not None or options.lengths is not None:
+            return None
+        coverage = cover(
+            source,
+            self._graph,
+            points,
+            provider=options.provider,
+            threads=options.threads,
+            budget=self._budget,
+            progress=options.progress,
+        )
+        points += coverage.added
+        if memory_mapped.size_of(source.module.parameters()) > memory_mapped.SHARED:
+            gc.collect()  # copies of the module whose calls were measured
+        trim()  # what its session took
+        return coverage
+
+    def _checks(self, coverage: Coverage | None) -> Iterator[Check]:
+        """The checks in the order in which they run."""
         options, source = self._options, self._source
         if options.some is None:
             yield Invariants(self._reference)
@@ -283,7 +313,7 @@ class _Choice:
 
             yield Findings(source.limits.max_length)
         else:
-            yield from self._checks_of_modules(points)
+            yield from self._checks_of_modules(coverage)
         if options.sample is not None:
             yield FinishSample(options.sample)
             if options.copied and not options.everything and loads(options.provider, options.computed):
@@ -305,23 +335,10 @@ class _Choice:
 
             yield StatesHold(self._reference, self._subject)
 
-    def _checks_of_modules(self, points: list[GridPoint]) -> Iterator[Check]:
+    def _checks_of_modules(self, coverage: Coverage | None) -> Iterator[Check]:
         """The checks that need the modules that nodes come from, which another tool's graph does not name."""
         options, source = self._options, self._source
-        if options.lengths is None:
-            coverage = cover(
-                source,
-                self._graph,
-                points,
-                provider=options.provider,
-                threads=options.threads,
-                budget=self._budget,
-                progress=options.progress,
-            )
-            points += coverage.added
-            if memory_mapped.size_of(source.module.parameters()) > memory_mapped.SHARED:
-                gc.collect()  # copies of the module whose calls were measured
-            memory_mapped.trim()  # what its session took
+        if coverage is not None:
             yield Branches(coverage)
         yield Location(source, self._graph, options.threads)
         # float32 operators have no narrower types to read: values decide there

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.base.spec import CARRIED, EMBEDS, NUM_LOGITS, InputSpec, OutputSpec, carried
+from posexport.base.system.freed_memory import trim
 from posexport.base.targets.providers import PROVIDERS
 from posexport.errors import PosexportError
 from posexport.run.adapters import AdapterNames, adapter_feeds, names_of
@@ -125,7 +126,7 @@ class Session(ScoreMethods):
                 raise PosexportError(f"the bundle refuses {shapes}: {reason}") from err
             raise
         if options is not None:
-            self._memory.trim()
+            trim()
         return dict(zip(names, values, strict=True))
 
     def self_check(self) -> "SelfCheck":

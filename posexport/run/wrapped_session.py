@@ -193,13 +193,6 @@ class MemoryPolicy:
             return None
         return _shrinking(tuple(self._devices))
 
-    @staticmethod
-    def trim() -> None:
-        """Return freed heap memory from the C library to the system (``malloc_trim``)."""
-        trim = _malloc_trim()
-        if trim is not None:
-            trim(0)
-
 
 def _is_large(array: NDArray[Any]) -> bool:
     return bool(array.size > (LARGE if array.dtype.kind in "iub" else _LARGE_FLOATS))
@@ -212,9 +205,3 @@ def _shrinking(devices: tuple[str, ...]) -> "RunOptions":
     options = RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", ";".join(f"{name}:0" for name in devices))
     return options
-
-
-@functools.cache
-def _malloc_trim() -> Any:
-    """glibc's ``malloc_trim``; None on other systems."""
-    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

@@ -11,7 +11,6 @@ which its readers cast (`posexport.proof.references.precision_copy`, `numbers`).
 
 import mmap
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import prod
@@ -23,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from posexport.base.system.freed_memory import trim
 from posexport.base.system.machine import available
 from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.sources import memory_mapped
@@ -30,9 +30,6 @@ from posexport.sources import memory_mapped
 _READ, _PAGES = "_posexport_read", "_posexport_in_file"
 #: types that float32 has all numbers of
 _NARROW = (torch.bfloat16, torch.float16)
-#: the memory of the last tensor that was read, and what of it was given, at most so many bytes
-_last: list[tuple[NDArray[Any], Callable[[], object]]] = []
-_KEPT = 1 << 27
 #: of the available memory: what the values of a few calls may take, which are then in no file
 _SHARE = 0.25
 
@@ -92,23 +89,9 @@ def _read(parameter: Tensor, rows: int | None = None) -> Tensor:
         read: Callable[[], Tensor] = getattr(parameter, _READ)
         return read()[:rows]
     short = pages.detach()[:rows]
-    wide = _memory(short.numel()).view(short.shape).copy_(short)
+    wide = torch.from_numpy(np.empty(short.shape, MODEL_DTYPE.numpy)).copy_(short)  # NumPy asks for huge pages
     memory_mapped.release([pages])
     return wide
-
-
-def _memory(count: int) -> Tensor:
-    """Memory of ``count`` float32 numbers: the last tensor's, where nothing reads it any more.
-
-    The system takes longer to give a large tensor its pages than a copy takes to fill them.
-    """
-    array, given = _last.pop() if _last else (np.empty(0, MODEL_DTYPE.numpy), lambda: None)
-    if given() is not None or array.size < count:
-        array = np.empty(count, MODEL_DTYPE.numpy)  # which asks for huge pages
-    part = array[:count]
-    if array.nbytes <= _KEPT:
-        _last[:] = [(array, weakref.ref(part))]
-    return torch.from_numpy(part)
 
 
 def numbers(parameter: Tensor) -> NDArray[Any]:
@@ -140,7 +123,7 @@ def with_values(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
         for parameter, storage in zip(unread, reserved, strict=True):
             if is_lazy(parameter):  # nobody materialized it in the block
                 memory_mapped.put(parameter, nn.Parameter(storage, requires_grad=False))
-        memory_mapped.trim()
+        trim()
 
 
 def narrow(parameters: Iterable[nn.Parameter]) -> None:
@@ -158,7 +141,7 @@ def narrow(parameters: Iterable[nn.Parameter]) -> None:
         for parameter in unread:
             pages = in_file(parameter)
             memory_mapped.put(parameter, scratch.keep(_narrowed(values(parameter))) if pages is None else pages)
-    memory_mapped.trim()
+    trim()
 
 
 def _narrowed(value: Tensor) -> Tensor:
@@ -181,4 +164,4 @@ def materialize(parameters: Iterable[nn.Parameter]) -> None:
             memory_mapped.put(parameter, scratch.keep(values(parameter)))
             delattr(parameter, _READ)
             delattr(parameter, _PAGES)
-    memory_mapped.trim()
+    trim()

@@ -6,11 +6,9 @@ pages of one that was changed are kept.
 
 import contextlib
 import copy
-import ctypes
 import functools
 import mmap
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +16,11 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from posexport.base.system.freed_memory import trim
 from posexport.base.system.machine import available, readable
 from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.errors import PosexportError
@@ -34,8 +32,6 @@ LARGE = 1 << 28
 SHARED = 1 << 26
 #: parameters of fewer bytes are kept in memory
 LEAST = 1 << 20
-#: bytes by which the process may grow without freed memory being returned, and what it took after the last time
-_GROWN, _after_trim = 1 << 27, [0]
 #: of the tensors that are mapped
 DTYPE = MODEL_DTYPE.torch
 _M = TypeVar("_M", bound=nn.Module)
@@ -92,22 +88,6 @@ def drop(parameters: Iterable[nn.Parameter]) -> None:
     """Give the memory of all parameters back, for good: their numbers are gone."""
     for parameter in parameters:
         parameter.data = parameter.data.new_empty(0)
-
-
-def trim() -> None:
-    """Return freed memory from the C library's pool to the system (glibc only)."""
-    if sys.platform.startswith("linux"):
-        give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if give_back is not None:
-            give_back(0)
-
-
-def trim_grown() -> None:
-    """`trim` where this process takes `_GROWN` bytes more than after the last time."""
-    process = psutil.Process()
-    if process.memory_info().rss > _after_trim[0] + _GROWN:
-        trim()
-        _after_trim[0] = process.memory_info().rss
 
 
 def view(pages: mmap.mmap, start: int, shape: Sequence[int], dtype: torch.dtype = DTYPE) -> nn.Parameter | None:

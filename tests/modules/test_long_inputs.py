@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import ClassVar
 
 import msgspec
@@ -18,7 +17,6 @@ from posexport.modules.axes.largest import largest_of_tokens
 from posexport.modules.axes.memory import Made
 from posexport.modules.drawn_calls import DrawnCalls
 from posexport.proof.grid.point import Budget, GridPoint
-from posexport.sources import memory_mapped
 
 ROWS, WIDTH = 3000, 8
 INPUTS = [InputSpec(name="x", role="values", dtype="float32", axes=[BATCH, SEQUENCE, WIDTH])]
@@ -228,16 +226,3 @@ def test_further_lengths_fit_by_what_a_call_makes() -> None:
     assert large.further(lengths) == [1024]
     assert large.further([512]) == [512]
     assert large.further([]) == []
-
-
-def test_freed_memory_is_returned_once_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, trimmed = iter([200, 200, 250, 400, 300, 420]), []
-    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=next(sizes) << 20))
-    monkeypatch.setattr(memory_mapped, "_after_trim", [0])
-    monkeypatch.setattr(memory_mapped.psutil, "Process", lambda: process)
-    monkeypatch.setattr(memory_mapped, "trim", lambda: trimmed.append(True))
-    counts = []
-    for _ in range(4):
-        memory_mapped.trim_grown()
-        counts.append(len(trimmed))
-    assert counts == [1, 1, 2, 2]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +38,16 @@ class Masked(nn.Module):
 @lru_cache
 def _slopes(length: int) -> Tensor:
     return torch.arange(length).float()[:, None].expand(length, 4096).cos()
+
+
+class _Placeholder:
+    """Has attributes of every name, as fastcore's ``_`` in files of fastai."""
+
+    def __getattr__(self, name: str) -> type:
+        return object
+
+
+_: Any = _Placeholder()
 
 
 class Sloped(nn.Module):

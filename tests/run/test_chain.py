@@ -322,14 +322,14 @@ def test_an_answer_is_remembered_for_the_same_inputs_only() -> None:
 
 def test_of_large_answers_the_last_one_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys and values of 30 seconds of sound, in float64, are gigabytes."""
-    monkeypatch.setattr("posexport.proof.subjects.runner._ROOM", 40)
+    monkeypatch.setattr("posexport.proof.subjects.runner.ROOM", 40)
     asked: list[int] = []
 
     def run(size: int) -> list[np.ndarray]:
         asked.append(size)
         return [np.zeros(size)]
 
-    several, none = Remembered(lambda x: run(len(x)), 2), Remembered(lambda x: run(len(x)), 2, large=False)
+    several, none = Remembered(lambda x: run(len(x)), 2), Remembered(lambda x: run(len(x)), 2, 40)
     for remembered, found in ((several, [3, 4, 9, 12, 9]), (none, [3, 4, 9, 9, 12, 9])):
         asked.clear()
         for size in (3, 4, 3, 9, 9, 12, 9):

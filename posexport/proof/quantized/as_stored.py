@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import torch
 from torch import nn
 
 from posexport.base.system.machine import available
@@ -69,9 +68,8 @@ def as_stored(
         for form in by_file[file].values():
             form.with_float(matrices[form.name], float_products)
     forms_by_place = _by_place(source, by_file)
-    # of a full model's few calls nothing is read again soon, unless all of it fits; a grid reads all of it often
-    size = sum({id(form): form.nbytes(torch.float64) for form in forms_by_place.values()}.values())
-    kept = (0 if size > KEPT else KEPT) if matches else max(KEPT, available() // _PART)
+    # a full model is called a few times, a grid's often
+    kept = 0 if matches else max(KEPT, available() // _PART)
     return msgspec.structs.replace(source, module=AsStored(source.module, forms_by_place, kept))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from posexport.base.system.freed_memory import trim
 from posexport.base.targets.precisions import PRECISIONS
 from posexport.proof.agreement.on_grid import CostOnGrid
 from posexport.proof.choose import ProofOptions, about, proof_of, prove_model
@@ -30,7 +31,6 @@ from posexport.proof.sample.check import FinishSample
 from posexport.proof.subjects.half import widened
 from posexport.proof.subjects.runner import Runner
 from posexport.run.bundle.manifest import ReducedProof, model_of
-from posexport.sources.memory_mapped import trim
 from posexport.sources.source import Source
 
 #: exports the reduced model's graphs into a folder, with the options of the full model

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from posexport.base.spec import BATCH, CARRIED, TOKENS, InputSpec, Interface, OutputSpec, Padding, compared_outputs
+from posexport.base.system.freed_memory import trim_grown
 from posexport.base.targets.dtypes import BY_PRECISION, MODEL_DTYPE
 from posexport.base.targets.precisions import PrecisionName
 from posexport.errors import PosexportError
@@ -29,7 +30,6 @@ from posexport.proof.references.computed import Computed
 from posexport.proof.references.precision_copy import PrecisionCopy, fingerprint
 from posexport.proof.sample.writer import SampleWriter
 from posexport.proof.subjects.runner import digest, in_calls, whole
-from posexport.sources import memory_mapped
 from posexport.sources.source import Source
 
 #: elements of an output that make its largest error a matter of course
@@ -217,7 +217,7 @@ class DefinitionReference:
         alone, content = msgspec.structs.replace(point, calls=()), digest(feeds)
         if self._last is None or self._last[:2] != (alone, content):
             self._last = None  # before the next takes as much memory
-            memory_mapped.trim_grown()
+            trim_grown()
             self._last = alone, content, self._measured(alone, feeds)
         return self._last[2]
 

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from posexport.base.system.freed_memory import trim, trim_grown
 from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
 from posexport.base.system.threads import allowed_threads
 from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.errors import PosexportError
 from posexport.proof.criterion import Array
 from posexport.proof.grid.inputs import Feeds
-from posexport.proof.subjects.runner import OF_BATCHES, Remembered
+from posexport.proof.subjects.runner import OF_BATCHES, ROOM, Remembered
 from posexport.sources import memory_mapped
 from posexport.sources.torch_fixes.convolutions import ConvolutionsInParts
 from posexport.sources.torch_fixes.module_precision import in_precision
@@ -281,7 +282,7 @@ class PrecisionCopy:
             # not be the one that its definition asks for inputs and encodings
             submodule.forward = Remembered(submodule.forward, OF_BATCHES)
         for owner, name in getattr(module, "reused_calls", ()):
-            setattr(owner, name, Remembered(getattr(owner, name), OF_BATCHES, large=False))
+            setattr(owner, name, Remembered(getattr(owner, name), OF_BATCHES, ROOM))
         return module
 
     def __call__(self, feeds: Feeds) -> list[Array]:
@@ -301,9 +302,9 @@ class PrecisionCopy:
             answer = call(module)
         if self.reader is not None:
             self.reader.release()
-            memory_mapped.trim()
+            trim()
         else:
-            memory_mapped.trim_grown()
+            trim_grown()
         return answer
 
     def tensors(self, feeds: Feeds) -> dict[str, torch.Tensor]:

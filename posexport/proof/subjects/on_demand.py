@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from posexport.base.spec import PartSpec
-from posexport.run.wrapped_session import MemoryPolicy, Port, WrappedSession
+from posexport.base.system.freed_memory import trim
+from posexport.run.wrapped_session import Port, WrappedSession
 
 #: bytes of a model's files from which on its sessions are opened on demand
 LARGE = 2 << 30
@@ -45,7 +46,7 @@ class OnDemand(WrappedSession):
     def close(self) -> None:
         """Give its memory back until the next call."""
         self._open = None
-        MemoryPolicy.trim()
+        trim()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)

@@ -5,6 +5,7 @@ float64 that takes seconds, and a proof makes thousands of the decoder's calls. 
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +30,7 @@ from posexport.base.spec import (
     PartSpec,
     carried,
 )
+from posexport.base.system.freed_memory import trim
 from posexport.base.targets.dtypes import BY_ORT_TYPE, DType
 from posexport.base.targets.providers import DEFAULT_PROVIDER, provider_named
 from posexport.errors import PosexportError
@@ -40,7 +42,7 @@ from posexport.run.cache import Cache, DecoderInterface
 from posexport.run.chain import Chain, open_chain
 from posexport.run.ort_values import run
 from posexport.run.providers import bundle_session
-from posexport.run.wrapped_session import MemoryPolicy, WrappedSession
+from posexport.run.wrapped_session import WrappedSession
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -49,29 +51,27 @@ if TYPE_CHECKING:
 #: results of a graph before the decoder: what it reads is the same at all points of a batch size
 OF_BATCHES = len(BATCHES)
 #: bytes of results above which the last one alone is kept
-_ROOM = 1 << 28
+ROOM = 1 << 28
 
 
 class Remembered:
     """``run`` with its last results cached, by the inputs.
 
-    ``most``: results in memory at a time, but one of large ones; without ``large`` none of them.
+    ``most``: results in memory at a time, but one of large ones; ``largest``: bytes above which a result is not kept.
     """
 
-    def __init__(self, run: Callable[..., Any], most: int = 1, *, large: bool = True) -> None:
-        self._run = run
-        self._most = most
-        self._large = large
+    def __init__(self, run: Callable[..., Any], most: int = 1, largest: float = math.inf) -> None:
+        self._run, self._most, self._largest = run, most, largest
         self._found: dict[bytes, Any] = {}
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """The answer for these arguments."""
         key = digest((*args, named))
         if key not in self._found:
-            while len(self._found) >= self._most or _bytes(list(self._found.values())) > _ROOM:
+            while len(self._found) >= self._most or _bytes(list(self._found.values())) > ROOM:
                 del self._found[next(iter(self._found))]
             answer = self._run(*args, **named)
-            if not self._large and _bytes(answer) > _ROOM:
+            if _bytes(answer) > self._largest:
                 return answer
             self._found[key] = answer
         return self._found[key]
@@ -323,7 +323,7 @@ class Runner:
         except Exception as err:  # onnxruntime's exceptions share no base class
             raise RunError(" ".join(str(err).split())) from err
         if self._on_demand:
-            MemoryPolicy.trim()
+            trim()
         return outputs
 
     @property

@@ -5,6 +5,7 @@ longest call so far makes the lengths of a trace a special case.
 Reason: a trace is meant for modules that keep nothing of a call. Seen in 2.13.
 """
 
+import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 #: packages whose modules keep nothing there
 _OURS = ("torch", "posexport")
+#: of functions with an ``lru_cache``: an object may have attributes of every name (fastcore's ``_``)
+_Cached = type(functools.cache(int))
 
 
 @contextmanager
@@ -32,7 +35,7 @@ def with_tables_kept(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def without_cached_results(module: nn.Module) -> Iterator[None]:
     """As `with_tables_kept`; functions of these files with an ``lru_cache`` forget what they returned in the block."""
-    cached = [value for value in _values(module) if hasattr(value, "cache_clear") and hasattr(value, "cache_info")]
+    cached = [value for value in _values(module) if isinstance(value, _Cached)]
     before = [function.cache_info() for function in cached]
     try:
         with with_tables_kept(module):

@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from posexport.base.system import freed_memory
 
 #: half of the tensors are freed, each between two that stay; prints the bytes that this returned
 _SCRIPT = """
 import psutil, torch
 from contextlib import nullcontext
-from posexport.sources.freed_memory import returned_at_once
+from posexport.base.system.freed_memory import returned_at_once
 
 taken = lambda: psutil.Process().memory_info().rss
 torch.ones(7 << 20)  # a block of 28 MB, after which glibc takes smaller ones from its pool
@@ -37,3 +40,16 @@ def test_freed_tensors_between_others_are_returned() -> None:
     assert inside > 0.9 * half
     assert after < 0.5 * half  # as by default
     assert returned("nullcontext()")[0] < 0.5 * half
+
+
+def test_freed_memory_is_returned_once_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, trimmed = iter([200, 200, 250, 400, 300, 420]), []
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=next(sizes) << 20))
+    monkeypatch.setattr(freed_memory, "_after_trim", [0])
+    monkeypatch.setattr(freed_memory.psutil, "Process", lambda: process)
+    monkeypatch.setattr(freed_memory, "trim", lambda: trimmed.append(True))
+    counts = []
+    for _ in range(4):
+        freed_memory.trim_grown()
+        counts.append(len(trimmed))
+    assert counts == [1, 1, 2, 2]
