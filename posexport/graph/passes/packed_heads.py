@@ -200,7 +200,9 @@ def _pack(
     assert transposition is not None
     graph.remove([transposition, node], safe=True)
     for unused in (inner for head in heads for inner in head.nodes):
-        if unused.graph is not None and not any(value.uses() for value in unused.outputs):
+        # keys of a first call may be outputs, for the cache of the next one
+        read = any(value.uses() or value.is_graph_output() for value in unused.outputs)
+        if unused.graph is not None and not read:
             graph.remove(unused, safe=True)
 
 
