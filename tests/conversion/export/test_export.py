@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import msgspec
 import numpy as np
 import onnx
@@ -190,6 +191,16 @@ def test_weights_that_graphs_share_begin_at_pages(tmp_path: Path) -> None:
         ]
         assert [int(entry["offset"]) for entry in held] == [0, 4096, 0]
     assert (tmp_path / "shared.data").stat().st_size == 4096 + 4 * 517
+
+
+def test_shared_weights_of_4_bits_are_two_in_a_byte(tmp_path: Path) -> None:
+    numbers = (np.arange(2049) % 16 - 8).astype(ml_dtypes.int4)
+    value = ir.Value(name="w", const_value=ir.Tensor(numbers))
+    model = ir.Model(ir.Graph([], [], nodes=[], initializers=[value], opset_imports={"": 21}), ir_version=10)
+    SharedFile("shared.data").write(model, tmp_path / "m.onnx", None)
+    assert (tmp_path / "shared.data").stat().st_size == 1025
+    (stored,) = onnx.load(tmp_path / "m.onnx").graph.initializer
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(stored), numbers)
 
 
 def test_plain_onnxruntime_needs_no_posexport(tmp_path: Path) -> None:

@@ -168,6 +168,29 @@ def test_normalised_heads_are_packed_where_each_is_normalised_alone(axes: int, a
     agree(torch.tensor(values), module(x), "model in float32", torch.float32)
 
 
+class WithKeys(nn.Module):
+    """Attention that returns its keys [B, H, T, D] too, as the first call of a decoder does for the next ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.ModuleList(nn.Linear(60, 60) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = (project(x).view(*x.shape[:2], 5, 12).transpose(1, 2) for project in self.project)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2), k
+
+
+def test_keys_that_are_outputs_keep_their_heads_apart(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = WithKeys(), torch.randn(3, 11, 60)
+    build(module_source(module, {"x": x[:2]}), tmp_path / "m.onnx", recipe(opset=23, target="cpu"))
+    assert count(onnx.load(tmp_path / "m.onnx"))["PackedAttention"] == 1
+    for values, expected in zip(
+        InferenceSession(tmp_path / "m.onnx").run(None, {"x": x.numpy()}), module(x), strict=True
+    ):
+        agree(torch.tensor(values), expected, "model in float32", torch.float32)
+
+
 @pytest.mark.parametrize("spec", [AttentionSpec("DistanceScores", mask="keys"), AttentionSpec(cache="append")])
 def test_packed_attention_has_its_split_form(spec: AttentionSpec) -> None:
     packed = replace(spec, packed=True)
