@@ -9,6 +9,7 @@ outcome of the first try as ``first``.
 
 import argparse
 import fcntl
+import importlib
 import json
 import os
 import random
@@ -26,20 +27,16 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-import ci.lab.packages.drawn
-import ci.lab.packages.drawn_again
-import ci.lab.packages.drawn_eighth
-import ci.lab.packages.drawn_fifth
-import ci.lab.packages.drawn_fourth
-import ci.lab.packages.drawn_seventh
-import ci.lab.packages.drawn_sixth  # noqa: F401 - all register their cases
 import posexport
+from ci.lab.packages.draws.order import DRAWS
 from ci.lab.packages.modules import AXES, CASES
 from posexport.base.sizes import multiple
 from posexport.base.spec import BATCH, SEQUENCE
 from posexport.modules.call import named_outputs
 from posexport.run.bundle.manifest import Manifest
 
+for _draw in DRAWS:  # each registers its cases
+    importlib.import_module(f"ci.lab.packages.draws.{_draw}")
 ROOT = Path(__file__).parent.parent.parent.parent
 RECORD = ROOT / "ci/results/packages.jsonl"
 #: what may differ, of the largest value, and how many times PyTorch's own error in float32
