@@ -7,20 +7,9 @@ docs/results/packages.md is the block ``packages-ORDINAL``.
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-_ORDINALS = [
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-    "eleventh",
-    "twelfth",
-    "thirteenth",
-    "fourteenth",
-]
+_ORDINALS = (
+    *("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"),
+    *("thirteenth", "fourteenth", "fifteenth"),
+)
 #: those that there are, in their order
 DRAWS = [ordinal for ordinal in _ORDINALS if (FOLDER / f"{ordinal}.py").exists()]
