@@ -22,6 +22,7 @@ from posexport.models.forward_decoder import ForwardDecoder
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.contraction_orders import with_contraction_orders
 from posexport.sources.torch_fixes.exact_constants import with_exact_constants
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 from posexport.sources.torch_fixes.floor_division import with_floor_division
@@ -33,6 +34,7 @@ from posexport.sources.torch_fixes.rules_by_operator import with_rules_by_operat
 from posexport.sources.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.sources.torch_fixes.size_keys import with_size_keys
 from posexport.sources.torch_fixes.size_uses import Choice, SizeUses, recording_size_uses
+from posexport.sources.torch_fixes.slice_lengths import with_slice_lengths
 from posexport.sources.torch_fixes.symbolic_int import with_symbolic_ints
 from posexport.sources.torch_fixes.torchlib_once import with_torchlib_once
 
@@ -135,6 +137,8 @@ def _traced(
             with_rules_by_operator(),
             with_exact_constants(),
             with_size_keys(),
+            with_contraction_orders(),
+            with_slice_lengths(),
             with_ranges_refined(),
             with_programs_checked(captured),
             with_torchlib_once(),

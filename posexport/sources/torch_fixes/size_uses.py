@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_false, statically_known_true
-from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 from posexport.base.system.user_code import cite, is_user_file, line_of_frame
 from posexport.sources.torch_fixes.patch import patched
@@ -123,7 +123,7 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
             uses.branches.setdefault(line, branch)
             if axis is not None and divisor is not None:
                 uses.remainders.setdefault(Remainder(*axis, divisor), line)
-            if axis is not None and getattr(condition, "rel_op", "") in _COMPARISONS:
+            if axis is not None and (getattr(condition, "rel_op", "") in _COMPARISONS or condition.has(Min, Max)):
                 (size,) = condition.free_symbols
                 choice = Choice(*axis, size, condition, branch, _is_in_call(caller), _traced(self.node.shape_env, size))
                 uses.choices.setdefault(choice, line)

@@ -83,7 +83,7 @@ def _chosen(function: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -
 
 
 class _Math(ModuleType):
-    """The module ``math``, with a square root that keeps symbolic numbers."""
+    """The module ``math``, with a square root and logarithms that keep symbolic numbers."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(math, name)
@@ -92,12 +92,28 @@ class _Math(ModuleType):
     def sqrt(x: Any) -> Any:
         return torch.sym_sqrt(x) if isinstance(x, _SYMBOLS) else math.sqrt(x)
 
+    @staticmethod
+    def log(x: Any, *base: Any) -> Any:
+        return _logarithm(x) / math.log(*(base or (math.e,))) if isinstance(x, _SYMBOLS) else math.log(x, *base)
+
+    @staticmethod
+    def log2(x: Any) -> Any:
+        return _logarithm(x) / math.log(2) if isinstance(x, _SYMBOLS) else math.log2(x)
+
+    @staticmethod
+    def log10(x: Any) -> Any:
+        return _logarithm(x) / math.log(10) if isinstance(x, _SYMBOLS) else math.log10(x)
+
 
 class _Numpy(ModuleType):
-    """The module ``numpy``, with roundings and a square root that keep symbolic numbers."""
+    """The module ``numpy``, with roundings, a square root and logarithms that keep symbolic numbers."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
+
+    @staticmethod
+    def log(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return _Math.log(x) if isinstance(x, _SYMBOLS) else np.log(x, *args, **kwargs)
 
     @staticmethod
     def ceil(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -112,6 +128,11 @@ class _Numpy(ModuleType):
         return torch.sym_sqrt(x) if isinstance(x, _SYMBOLS) else np.sqrt(x, *args, **kwargs)
 
 
+def _logarithm(x: Any) -> Tensor:
+    """The natural logarithm of a size, as a tensor: PyTorch has no such symbols. Its type promotes no other."""
+    return torch.scalar_tensor(x, dtype=torch.float64).log()
+
+
 def _check(*_: Any, **__: Any) -> None:
     """Replaces ``transformers.utils.torch_compilable_check``, which has no operator in a graph."""
 
@@ -122,7 +143,7 @@ class _StackedSizes(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.tensor, torch.as_tensor) and args and _has_symbol(args[0]):
             return _stacked(args[0], (kwargs or {}).get("dtype"))
-        if func is torch.linspace and _has_symbol(args):
+        if func is torch.linspace and (_has_symbol(args) or isinstance(args[1], Tensor)):
             return _spaced(*args, **(kwargs or {}))
         if (parts := splits.parts(func, args, kwargs or {})) is not None:
             return parts
@@ -151,6 +172,8 @@ def _has_symbol(data: Any) -> bool:
 
 
 def _stacked(data: Any, dtype: torch.dtype | None) -> Tensor:
+    if isinstance(data, Tensor):
+        return data.to(dtype or data.dtype)
     if isinstance(data, list | tuple):
         return torch.stack([_stacked(item, dtype) for item in data])
     default = torch.get_default_dtype() if isinstance(data, float | torch.SymFloat) else torch.int64
