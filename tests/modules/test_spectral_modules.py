@@ -71,6 +71,18 @@ def test_logarithms_of_a_length(tmp_path: Path) -> None:
     proven(Logarithms().eval(), tmp_path / "b", example_inputs={"x": X}, lengths=[1, 2, 7, 16])
 
 
+class Counted(nn.Module):
+    """Positions of a range in Python, as of a parser's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = x.new_tensor(range(x.shape[1])) + torch.tensor(range(1, x.shape[1] + 1))
+        return x * places[:, None] + len(range(D))
+
+
+def test_positions_of_a_range(tmp_path: Path) -> None:
+    proven(Counted().eval(), tmp_path / "b", example_inputs={"x": X}, lengths=[1, 2, 9])
+
+
 def ordered(equation: str, *operands: Any) -> Tensor:
     """A product whose order depends on sizes as numbers; ``int`` is that of the module it stands in."""
     sizes = [int(size) for operand in operands for size in operand.shape]

@@ -40,6 +40,8 @@ from posexport.sources.torch_fixes.torchlib_once import with_torchlib_once
 
 #: a size for an axis without a limit
 _FAR = 2**20
+#: up to which size an axis is traced that has one part at the size of the example
+_MANY = 2048
 #: of `ir.Model.meta`: `SizeUses`, what a user's module did with sizes while it was traced
 SIZE_USES = "posexport.size_uses"
 
@@ -270,7 +272,8 @@ def _check_dynamic(shapes: Sequence[Sequence[Any]], source: Source, uses: SizeUs
         for number, (size, axis) in enumerate(zip(shape, spec.axes, strict=True)):
             if isinstance(axis, str) and isinstance(size, int):
                 sentence = _fixed(source, f"axis {axis} of input {spec.name}", size, uses)
-                raise FixedAxisError(sentence, spec.name, number, uses.line_of_constant(size))
+                larger = uses.with_more(spec.name, number, _MANY)
+                raise FixedAxisError(sentence, spec.name, number, uses.line_of_constant(size), larger)
 
 
 def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> str:
