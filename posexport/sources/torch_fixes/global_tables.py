@@ -8,6 +8,7 @@ Reason: a trace is meant for modules that keep nothing of a call. Seen in 2.13.
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import getattr_static
 from typing import Any
 
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ def with_tables_kept(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def without_cached_results(module: nn.Module) -> Iterator[None]:
     """As `with_tables_kept`; functions of these files with an ``lru_cache`` forget what they returned in the block."""
-    cached = [value for value in _values(module) if hasattr(value, "cache_clear") and hasattr(value, "cache_info")]
+    cached = [value for value in _values(module) if _has(value, "cache_clear") and _has(value, "cache_info")]
     before = [function.cache_info() for function in cached]
     try:
         with with_tables_kept(module):
@@ -50,6 +51,11 @@ def _values(module: nn.Module) -> Iterator[Any]:
         yield from list(vars(sys.modules[file]).values()) if file in sys.modules else ()
     for each in classes:
         yield from list(vars(each).values())
+
+
+def _has(value: Any, name: str) -> bool:
+    """Whether a value has an attribute, without a look for it that imports a package's submodules."""
+    return getattr_static(value, name, None) is not None
 
 
 def _is_table(value: Any) -> bool:
