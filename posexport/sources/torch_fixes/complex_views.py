@@ -35,9 +35,9 @@ def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     if func in _PRODUCTS and _is_real(args) and isinstance(args[1], complex):
         parts = [args[0] * args[1].real, args[0] * args[1].imag]
         return torch.view_as_complex(torch.stack(parts, -1))
-    if func is torch.zeros and isinstance(dtype := kwargs.get("dtype"), torch.dtype) and dtype.is_complex:
+    if func is torch.zeros and args and isinstance(dtype := kwargs.get("dtype"), torch.dtype) and dtype.is_complex:
         sizes = args[0] if isinstance(args[0], Sequence) else args
-        return torch.view_as_complex(torch.zeros(*sizes, 2, **(kwargs | {"dtype": dtype.to_real()})))
+        return torch.view_as_complex(torch.zeros(*sizes, 2, **{**kwargs, "dtype": dtype.to_real()}))
     is_complex = bool(args) and isinstance(args[0], Tensor) and args[0].is_complex()
     if is_complex and func in _NORMS:
         return func(args[0].abs(), *args[1:], **kwargs)

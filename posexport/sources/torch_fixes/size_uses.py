@@ -225,7 +225,7 @@ def _axis(branch: torch.SymBool) -> tuple[str, int] | None:
     return _place(branch.node.shape_env, branch.node.expr.free_symbols)
 
 
-def _place(sizes: ShapeEnv, symbols: Collection[Any]) -> tuple[str, int] | None:
+def _place(sizes: Any, symbols: Collection[Any]) -> tuple[str, int] | None:
     """The axis of which the only one of ``symbols`` is the size; None for several, and for other symbols."""
     sources = sizes.var_to_sources.get(next(iter(symbols)), []) if len(symbols) == 1 else []
     named = (source for source in sources if hasattr(getattr(source, "base", None), "local_name"))

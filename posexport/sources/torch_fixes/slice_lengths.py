@@ -7,12 +7,10 @@ size, and the proof finds a later line that does not.
 Issue: none known. Seen in 2.13.
 """
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import sympy
 import torch
 from torch import SymInt, Tensor
 from torch._subclasses import fake_impls
@@ -66,8 +64,11 @@ def _bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any] | None:
 
 def _is_long(symbol: SymInt) -> bool:
     """Whether formulas of the symbol would take PyTorch minutes: they grow with every layer's padding."""
-    parts = sympy.preorder_traversal(symbol.node.expr)
-    return next(itertools.islice(parts, _LONGEST, None), None) is not None
+    left, count = [symbol.node.expr], 0
+    while left and count <= _LONGEST:
+        left.extend(left.pop().args)
+        count += 1
+    return count > _LONGEST
 
 
 def _from_start(bound: Any, size: Any) -> Any:
