@@ -19,7 +19,7 @@ from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
 
 _SLICE = torch.ops.aten.slice.Tensor
 #: parts of a formula, up to which a bound is followed
-_LONGEST = 100
+_LONGEST = 40
 
 
 @contextmanager
