@@ -420,13 +420,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "answers": answers,
     "load": load,
     "real-weights": real_weights,
-    "packages": packages.table,
-    "packages-third": packages.third,
-    "packages-fourth": packages.fourth,
-    "packages-fifth": packages.fifth,
-    "packages-sixth": packages.sixth,
-    "packages-seventh": packages.seventh,
-    "packages-eighth": packages.eighth,
     "packages-line": packages.sentence,
     "refusals": refusals,
     "followed": followed,
@@ -458,3 +451,4 @@ TABLES: dict[str, Callable[[], str]] = {
     "scoreboard-faults": scoreboard.faults,
     "scoreboard-refusals": scoreboard.refusals,
 } | {suite: partial(speed, suite) for suite in SUITES}
+TABLES |= {f"packages-{draw}": partial(packages.table, draw) for draw in packages.tried()}

@@ -118,10 +118,12 @@ def _in_steps(source: "Source", built: "list[Built]", shown: "Shown", error: Exc
 
 
 def shown_by_trace(source: "Source", shown: "Shown", error: "FixedAxisError") -> Failed | None:
-    """Where the trace fixed an axis that the module may do without: one like channels or frames.
+    """Where the trace fixed an axis, of which a longer input has more parts, or that the module may do without.
 
-    Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T]; or it is an image's, whose
-    sides must be equal; or the module takes few sizes of it, as those that are cut into a fixed number of patches.
+    A trace of 11 tokens in one group of 16 fixes the groups at 1, which broadcast; one of 27 tokens does not. An axis
+    that may have one size is one like channels or frames: its input has another dynamic axis than the batch, as the
+    tokens of codes [B, K, T]; or it is an image's, whose sides must be equal; or the module takes few sizes of it, as
+    those that are cut into a fixed number of patches.
     """
     axes = next(spec.axes for spec in source.inputs if spec.name == error.input_name)
     axis, place = axes[error.number], (error.input_name, error.number)
@@ -130,6 +132,10 @@ def shown_by_trace(source: "Source", shown: "Shown", error: "FixedAxisError") ->
     least, most = source.limits.min_sizes.get(str(axis), 1), source.limits.max_sizes.get(str(axis))
     takes_few = most is not None and most < 2 * least
     is_image = len(axes) >= _OF_IMAGES
+    larger, longest = error.larger, source.limits.max_length if axis in source.limits.limited_axes else most
+    if source.by_trial and larger is not None and larger <= (longest or larger) and axis not in shown.traced:
+        sentence = f"traced at {axis} {larger}: {error.line or 'the module'} makes more than one part of it there"
+        return Failed(error, replace(shown, traced={str(axis): larger, **shown.traced}), {str(axis): sentence})
     if source.by_trial and (others or is_image or takes_few) and axis != BATCH and place not in shown.fixed:
         sentence = (
             f"axis {error.number} of {error.input_name} has the example's size in the bundle: "

@@ -1,10 +1,12 @@
 """Modules that treat multiples of a number in another way than other sizes, such as padding to whole patches."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 import posexport
 from posexport.conversion.result import Failed
@@ -112,3 +114,23 @@ def test_short_inputs_are_refused_where_the_graph_does_not_run(tmp_path):
 def test_an_axis_that_a_second_trial_does_not_find_is_named():
     with pytest.raises(PosexportError, match=r"axis width varied when .* \(found: batch_size, height\)"):
         narrowed({}, {"batch_size": 3, "height": 11}, {"width": 8}, {})
+
+
+class Grouped(nn.Module):
+    """Linear attention over groups of 16 tokens, padded to whole groups, as MossFormer's and FLASH's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        padding = 16 - n % 16 if n % 16 else 0
+        groups = F.pad(self.project(x), (0, 0, 0, padding)).unflatten(1, (-1, 16))
+        summed = torch.einsum("bgnd,bgne->bde", groups, groups) / n
+        return torch.einsum("bgnd,bde->bgne", groups, summed).flatten(1, 2)[:, :n]
+
+
+def test_an_example_of_one_group_is_traced_with_two(tmp_path: Path) -> None:
+    example = {"x": torch.randn(2, 11, 8)}
+    proven(Grouped(), tmp_path / "b", example_inputs=example, lengths=[1, 11, 15, 17, 40])

@@ -120,6 +120,25 @@ def test_an_axis_of_which_few_sizes_fit_keeps_the_example_s(tmp_path: Path) -> N
     assert any("axis 1 of samples has the example's size in the bundle" in remark for remark in done.remarks)
 
 
+class Window(nn.Module):
+    """One result of a window, without its axis, and as many as there are of longer inputs: cebra's encoders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Conv1d(5, 3, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x)
+        return result.squeeze(-1)
+
+
+def test_an_axis_of_which_another_size_gives_more_axes_keeps_the_example_s(tmp_path: Path) -> None:
+    done = proven(Window().eval(), tmp_path / "b", example_inputs={"x": torch.randn(3, 5, 8)})
+    assert [spec.axes for spec in done.manifest.inputs] == [["batch_size", 5, 8]]
+    assert [spec.axes for spec in done.manifest.outputs] == [["batch_size", 3]]
+
+
 class Filled(nn.Module):
     """Angles that are filled up to the longest input so far."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -122,3 +123,16 @@ def test_functions_over_submodules_are_copied() -> None:
         for parameter in module.parameters():
             parameter.zero_()
         assert torch.equal(one(x), expected)
+
+
+class _Lazy(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+
+lazy = _Lazy("lazy")
+
+
+def test_a_file_may_import_a_package_that_loads_what_it_is_asked_for(tmp_path: Path) -> None:
+    """cebra's, whose every attribute is looked for as a submodule."""
+    proven(Sloped(), tmp_path / "b", example_inputs={"x": torch.randn(2, 9, D)}, lengths=[1, 9])

@@ -8,60 +8,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ci.lab.packages.draws.order import DRAWS, FOLDER
+
 _RESULTS = Path(__file__).parents[2] / "results" / "packages.jsonl"
 #: characters of a reason, without the module's name before it
 _REASON = 260
 
-#: the second draw to the eighth
-_DRAWS = (
-    "drawn.py",
-    "drawn_again.py",
-    "drawn_fourth.py",
-    "drawn_fifth.py",
-    "drawn_sixth.py",
-    "drawn_seventh.py",
-    "drawn_eighth.py",
-)
-
 Row = dict[str, Any]
 
 
-def table() -> str:
-    """A line for every module of the second draw: the first try, today's, and why one is not right."""
-    return _table(_drawn(_DRAWS[0]))
+def tried() -> list[str]:
+    """The draws of which a module was converted, in their order."""
+    return [draw for draw in DRAWS if _drawn(draw)]
 
 
-def third() -> str:
-    """The same of the third draw."""
-    return _table(_drawn(_DRAWS[1]))
-
-
-def fourth() -> str:
-    """The same of the fourth draw."""
-    return _table(_drawn(_DRAWS[2]))
-
-
-def fifth() -> str:
-    """The same of the fifth draw."""
-    return _table(_drawn(_DRAWS[3]))
-
-
-def sixth() -> str:
-    """The same of the sixth draw."""
-    return _table(_drawn(_DRAWS[4]))
-
-
-def seventh() -> str:
-    """The same of the seventh draw."""
-    return _table(_drawn(_DRAWS[5]))
-
-
-def eighth() -> str:
-    """The same of the eighth draw."""
-    return _table(_drawn(_DRAWS[6]))
-
-
-def _table(rows: Sequence[Row]) -> str:
+def table(draw: str) -> str:
+    """A line for every module of a draw: the first try, today's, and why one is not right."""
+    rows = _drawn(draw)
     lines = list[str]()
     lines += ["| package | module | first try | now | s | GB | remark |", "|" + "---|" * 7]
     for row in rows:
@@ -74,7 +37,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 def sentence() -> str:
     """How many modules of all draws are right, for README."""
-    draws = [_drawn(name) for name in _DRAWS]
+    draws = [_drawn(name) for name in tried()]
     (one, first, now), *later = ((len(rows), *_right(rows)) for rows in draws)
     wrong = sum(row["outcome"] == "wrong" for rows in draws for row in rows)
     packages = len({row["package"] for rows in draws for row in rows})
@@ -110,7 +73,7 @@ def _outcomes(counts: Counter[str]) -> str:
 def _drawn(draw: str) -> list[Row]:
     """The lines of a draw, in its order."""
     cases = re.finditer(
-        r'^(?:def (\w+)\(\) -> Case:|constructor\(\s*"(\w+)")', (Path(__file__).parent / draw).read_text(), re.MULTILINE
+        r'^(?:def (\w+)\(\) -> Case:|constructor\(\s*"(\w+)")', (FOLDER / f"{draw}.py").read_text(), re.MULTILINE
     )
     names = [case[1] or case[2] for case in cases]
     rows = {row["module"]: row for row in map(json.loads, _RESULTS.read_text().splitlines())}

@@ -182,11 +182,14 @@ class NotTracedError(PosexportError):
 
 
 class FixedAxisError(NotTracedError):
-    """A ``line`` of a module fixes axis ``number`` of an input, which varies in calls of the module."""
+    """A ``line`` of a module fixes axis ``number`` of an input, which varies in calls of the module.
 
-    def __init__(self, message: str, input_name: str, number: int, line: str) -> None:
+    ``larger``: a size to trace at, of which the module makes more than one part; None: it makes parts of no size.
+    """
+
+    def __init__(self, message: str, input_name: str, number: int, line: str, larger: int | None = None) -> None:
         super().__init__(message)
-        self.input_name, self.number, self.line = input_name, number, line
+        self.input_name, self.number, self.line, self.larger = input_name, number, line, larger
 
 
 def cannot_trace(name: str, err: BaseException, slices: Mapping[str, str] = {}) -> NotTracedError:

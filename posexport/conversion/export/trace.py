@@ -23,6 +23,7 @@ from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes import unit_scale
 from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.contraction_orders import with_contraction_orders
 from posexport.sources.torch_fixes.exact_constants import with_exact_constants
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 from posexport.sources.torch_fixes.floor_division import with_floor_division
@@ -34,11 +35,14 @@ from posexport.sources.torch_fixes.rules_by_operator import with_rules_by_operat
 from posexport.sources.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.sources.torch_fixes.size_keys import with_size_keys
 from posexport.sources.torch_fixes.size_uses import Choice, SizeUses, recording_size_uses
+from posexport.sources.torch_fixes.slice_lengths import with_slice_lengths
 from posexport.sources.torch_fixes.symbolic_int import with_symbolic_ints
 from posexport.sources.torch_fixes.torchlib_once import with_torchlib_once
 
 #: a size for an axis without a limit
 _FAR = 2**20
+#: up to which size an axis is traced that has one part at the size of the example
+_MANY = 2048
 #: of `ir.Model.meta`: `SizeUses`, what a user's module did with sizes while it was traced
 SIZE_USES = "posexport.size_uses"
 
@@ -136,6 +140,8 @@ def _traced(
             with_rules_by_operator(),
             with_exact_constants(),
             with_size_keys(),
+            with_contraction_orders(),
+            with_slice_lengths(),
             with_ranges_refined(),
             with_programs_checked(captured),
             with_torchlib_once(),
@@ -272,7 +278,8 @@ def _check_dynamic(shapes: Sequence[Sequence[Any]], source: Source, uses: SizeUs
         for number, (size, axis) in enumerate(zip(shape, spec.axes, strict=True)):
             if isinstance(axis, str) and isinstance(size, int):
                 sentence = _fixed(source, f"axis {axis} of input {spec.name}", size, uses)
-                raise FixedAxisError(sentence, spec.name, number, uses.line_of_constant(size))
+                larger = uses.with_more(spec.name, number, _MANY)
+                raise FixedAxisError(sentence, spec.name, number, uses.line_of_constant(size), larger)
 
 
 def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> str:

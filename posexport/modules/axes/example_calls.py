@@ -35,6 +35,7 @@ class ExampleCalls:
         most: the number of calls that are allowed.
         refused: why it failed, by the shapes, which are not called again.
         repeats: how many of ``failures`` are of such shapes.
+        ranks: how many axes each output of the first call has, which a graph's outputs have at all sizes.
     """
 
     module: nn.Module
@@ -43,6 +44,7 @@ class ExampleCalls:
     most: int
     refused: dict[tuple[tuple[int, ...], ...], str] = field(default_factory=dict)
     repeats: int = 0
+    ranks: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(argument: str, module: nn.Module, tensors: Mapping[str, Tensor], most: int) -> "ExampleCalls":
@@ -56,16 +58,29 @@ class ExampleCalls:
         return self.most - len(self.failures) + self.repeats
 
     def __call__(self, shapes: Shapes) -> dict[str, Tensor] | None:
-        """The outputs for the example in these shapes; None where it fails, or an output is empty or not finite."""
+        """The outputs for the example in these shapes; None where it fails.
+
+        An output that is empty or not finite is a failure, and one without an axis that others have: ``squeeze()`` of
+        the one frame that a window makes.
+        """
         key = tuple(tuple(shapes[name]) for name in self.tensors)
         if key in self.refused:
             self.failures.append(self.refused[key])
             self.repeats += 1
             return None
         tensors = {name: with_largest(resized(tensor, shapes[name]), tensor) for name, tensor in self.tensors.items()}
-        outputs = self.run(with_row_lengths(tensors, self.tensors))
+        outputs = self._of_one_rank(self.run(with_row_lengths(tensors, self.tensors)))
         if outputs is None:
             self.refused[key] = self.failures[-1]
+        return outputs
+
+    def _of_one_rank(self, outputs: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
+        ranks = {name: output.dim() for name, output in (outputs or {}).items()}
+        self.ranks = self.ranks or ranks
+        for name in ranks.keys() & self.ranks.keys():
+            if ranks[name] != self.ranks[name]:
+                self.failures[-1] = f"{name} has {ranks[name]} axes, not {self.ranks[name]}"
+                return None
         return outputs
 
     def run(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:

@@ -35,6 +35,9 @@ def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     if func in _PRODUCTS and _is_real(args) and isinstance(args[1], complex):
         parts = [args[0] * args[1].real, args[0] * args[1].imag]
         return torch.view_as_complex(torch.stack(parts, -1))
+    if func is torch.zeros and args and isinstance(dtype := kwargs.get("dtype"), torch.dtype) and dtype.is_complex:
+        sizes = args[0] if isinstance(args[0], Sequence) else args
+        return torch.view_as_complex(torch.zeros(*sizes, 2, **{**kwargs, "dtype": dtype.to_real()}))
     is_complex = bool(args) and isinstance(args[0], Tensor) and args[0].is_complex()
     if is_complex and func in _NORMS:
         return func(args[0].abs(), *args[1:], **kwargs)
@@ -46,9 +49,11 @@ def _moved(func: Callable[..., Any], tensor: Tensor, *others: Any) -> Any:
     rest = list(others)
     if func in _SUMS:
         return _scattered(func, tensor, *rest)
+    if func is Tensor.__setitem__ and isinstance(rest[1], Tensor):
+        torch.view_as_real(tensor)[_index(rest[0])] = torch.view_as_real(rest[1].to(tensor.dtype))
+        return None
     if func is Tensor.__getitem__:
-        index = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
-        rest = [(*index, slice(None)) if any(element is Ellipsis for element in index) else index]
+        rest = [_index(rest[0])]
     elif func in _OF_AXES:
         axis = rest[0]
         rest[0] = axis if axis >= 0 else axis + tensor.ndim + _OF_AXES[func]
@@ -62,6 +67,12 @@ def _moved(func: Callable[..., Any], tensor: Tensor, *others: Any) -> Any:
     else:
         return func(tensor, *rest)
     return torch.view_as_complex(func(torch.view_as_real(tensor), *rest))
+
+
+def _index(index: Any) -> tuple[Any, ...]:
+    """An index of a complex tensor as one of its parts."""
+    index = index if isinstance(index, tuple) else (index,)
+    return (*index, slice(None)) if any(element is Ellipsis for element in index) else index
 
 
 def _scattered(func: Callable[..., Any], tensor: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:

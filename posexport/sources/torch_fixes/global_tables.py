@@ -35,7 +35,7 @@ def with_tables_kept(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def without_cached_results(module: nn.Module) -> Iterator[None]:
     """As `with_tables_kept`; functions of these files with an ``lru_cache`` forget what they returned in the block."""
-    cached = [value for value in _values(module) if isinstance(value, _Cached)]
+    cached = [value for value in _values(module) if type(value) is _Cached]
     before = [function.cache_info() for function in cached]
     try:
         with with_tables_kept(module):

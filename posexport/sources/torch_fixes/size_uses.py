@@ -10,7 +10,7 @@ import dis
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_false, statically_known_true
-from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 from posexport.base.system.user_code import cite, is_user_file, line_of_frame
 from posexport.sources.torch_fixes.patch import patched
@@ -42,6 +42,7 @@ class SizeUses:
         remainders: axes whose multiples of a number a line treats in another way than other sizes, each with the line.
         equalities: sizes of which something must be a number, as of the rows of a weight, each with the line.
         slices: symbols of the lengths of slices between sizes, which the tracer does not know, each with the line.
+        ones: numbers computed of the size of an axis that are 1 in the trace, as of groups of tokens.
     """
 
     constants: list[tuple[int, str]] = field(default_factory=list)
@@ -51,6 +52,23 @@ class SizeUses:
     remainders: dict["Remainder", str] = field(default_factory=dict)
     equalities: list[tuple[int, str]] = field(default_factory=list)
     slices: dict[str, str] = field(default_factory=dict)
+    ones: list["Choice"] = field(default_factory=list)
+
+    def with_more(self, input_name: str, number: int, most: int) -> int | None:
+        """The size to trace an axis at for more than one part of it, with the remainders of the traced size.
+
+        None where no number of parts is 1 in the trace, or is 1 at all sizes up to ``most``.
+        """
+        sides = [
+            (one.other_side(most), one.traced) for one in self.ones if (one.input, one.axis) == (input_name, number)
+        ]
+        found = [(side, traced) for side, traced in sides if side is not None]
+        if not found:
+            return None
+        size, traced = max(found)
+        places = [place for place in self.remainders if (place.input, place.axis) == (input_name, number)]
+        size += (traced - size) % math.lcm(*(place.divisor for place in places))
+        return size if size <= most else None
 
     def line_of_constant(self, size: int) -> str:
         """The user's first line that made a constant of ``size``, or called ``int()``; empty where there is none."""
@@ -123,7 +141,7 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
             uses.branches.setdefault(line, branch)
             if axis is not None and divisor is not None:
                 uses.remainders.setdefault(Remainder(*axis, divisor), line)
-            if axis is not None and getattr(condition, "rel_op", "") in _COMPARISONS:
+            if axis is not None and (getattr(condition, "rel_op", "") in _COMPARISONS or condition.has(Min, Max)):
                 (size,) = condition.free_symbols
                 choice = Choice(*axis, size, condition, branch, _is_in_call(caller), _traced(self.node.shape_env, size))
                 uses.choices.setdefault(choice, line)
@@ -161,6 +179,10 @@ def _recording_equalities(uses: SizeUses, outside: FrameType) -> Iterator[None]:
         if getattr(condition, "rel_op", "") == "==" and len(symbols) == len(known) == 1:
             size = _traced(self, next(iter(known)))
             uses.equalities.append((size, line_of_frame(sys._getframe(1), outside)))  # noqa: SLF001
+            place = _place(self, symbols) if condition.rhs == 1 and not condition.lhs.is_symbol else None
+            if place is not None:
+                (symbol,) = symbols
+                uses.ones.append(Choice(*place, symbol, condition, way=True, is_of_call=True, traced=size))
         guard(self, condition)
 
     with patched(ShapeEnv, "_maybe_guard_rel", record):
@@ -200,8 +222,12 @@ def _is_in_call(frame: FrameType) -> bool:
 
 def _axis(branch: torch.SymBool) -> tuple[str, int] | None:
     """The axis, by input and number, of the only size in a branch; None for another branch."""
-    symbols = branch.node.expr.free_symbols
-    sources = branch.node.shape_env.var_to_sources.get(next(iter(symbols)), []) if len(symbols) == 1 else []
+    return _place(branch.node.shape_env, branch.node.expr.free_symbols)
+
+
+def _place(sizes: Any, symbols: Collection[Any]) -> tuple[str, int] | None:
+    """The axis of which the only one of ``symbols`` is the size; None for several, and for other symbols."""
+    sources = sizes.var_to_sources.get(next(iter(symbols)), []) if len(symbols) == 1 else []
     named = (source for source in sources if hasattr(getattr(source, "base", None), "local_name"))
     return next(((source.base.local_name, source.idx) for source in named), None)
 

@@ -2,8 +2,9 @@
 
 ``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``math.sqrt(length)``,
 ``np.ceil(length / 4)``, ``torch.as_tensor([height, width])``, ``torch.linspace(0, height, height)`` and
-``x.split(batch)`` make numbers of sizes, so that the graph takes no others; ``min(7, len(x))`` is decided for all
-sizes. Inside the block the first five and the last return symbols, and the others compute with them;
+``x.split(batch)`` make numbers of sizes, so that the graph takes no others, as do ``math.log(length)`` and
+``torch.tensor(range(length))``; ``min(7, len(x))`` is decided for all sizes. Inside the block functions return
+symbols, logarithms and tensors computed of sizes, or compute with them;
 ``x.chunk(math.ceil(len(x) / 128))`` makes as many parts as at the traced size. Other values are
 converted as usual; the proof at other sizes decides whether the graph is right.
 
@@ -14,8 +15,9 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -46,6 +48,41 @@ class _IntType(type):
         if isinstance(number, _SYMBOLS):
             return torch.sym_int(number)  # type: ignore[no-untyped-call]
         return int(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """``range`` of sizes: the numbers of the traced sizes, until a tensor is made of it."""
+
+    start: Any
+    stop: Any
+    step: Any
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(int(self.start), int(self.stop), int(self.step)))
+
+    def __len__(self) -> int:
+        return len(range(int(self.start), int(self.stop), int(self.step)))
+
+    def __getitem__(self, index: Any) -> Any:
+        return range(int(self.start), int(self.stop), int(self.step))[index]
+
+
+class _RangeType(type):
+    """Makes ``isinstance(x, range)`` of a patched module what it was."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, range | _Range)
+
+    def __call__(cls, *args: Any) -> Any:
+        if not any(isinstance(arg, torch.SymInt) for arg in args):
+            return range(*args)
+        start, stop = (0, args[0]) if len(args) == 1 else args[:2]
+        return _Range(start, stop, args[2] if len(args) > 2 else 1)
+
+
+class _SymbolicRange(metaclass=_RangeType):
+    """``range`` that keeps symbolic sizes."""
 
 
 def _number(x: Any) -> Any:
@@ -83,7 +120,7 @@ def _chosen(function: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -
 
 
 class _Math(ModuleType):
-    """The module ``math``, with a square root that keeps symbolic numbers."""
+    """The module ``math``, with a square root and logarithms that keep symbolic numbers."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(math, name)
@@ -92,12 +129,28 @@ class _Math(ModuleType):
     def sqrt(x: Any) -> Any:
         return torch.sym_sqrt(x) if isinstance(x, _SYMBOLS) else math.sqrt(x)
 
+    @staticmethod
+    def log(x: Any, *base: Any) -> Any:
+        return _logarithm(x) / math.log(*(base or (math.e,))) if isinstance(x, _SYMBOLS) else math.log(x, *base)
+
+    @staticmethod
+    def log2(x: Any) -> Any:
+        return _logarithm(x) / math.log(2) if isinstance(x, _SYMBOLS) else math.log2(x)
+
+    @staticmethod
+    def log10(x: Any) -> Any:
+        return _logarithm(x) / math.log(10) if isinstance(x, _SYMBOLS) else math.log10(x)
+
 
 class _Numpy(ModuleType):
-    """The module ``numpy``, with roundings and a square root that keep symbolic numbers."""
+    """The module ``numpy``, with roundings, a square root and logarithms that keep symbolic numbers."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
+
+    @staticmethod
+    def log(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return _Math.log(x) if isinstance(x, _SYMBOLS) else np.log(x, *args, **kwargs)
 
     @staticmethod
     def ceil(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -112,6 +165,11 @@ class _Numpy(ModuleType):
         return torch.sym_sqrt(x) if isinstance(x, _SYMBOLS) else np.sqrt(x, *args, **kwargs)
 
 
+def _logarithm(x: Any) -> Tensor:
+    """The natural logarithm of a size, as a tensor: PyTorch has no such symbols. Its type promotes no other."""
+    return torch.scalar_tensor(x, dtype=torch.float64).log()
+
+
 def _check(*_: Any, **__: Any) -> None:
     """Replaces ``transformers.utils.torch_compilable_check``, which has no operator in a graph."""
 
@@ -122,13 +180,27 @@ class _StackedSizes(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.tensor, torch.as_tensor) and args and _has_symbol(args[0]):
             return _stacked(args[0], (kwargs or {}).get("dtype"))
-        if func is torch.linspace and _has_symbol(args):
+        if (numbers := _counted(func, args)) is not None:
+            return torch.arange(numbers.start, numbers.stop, numbers.step, **_of_data(func, args, kwargs or {}))
+        if func is torch.linspace and (_has_symbol(args) or isinstance(args[1], Tensor)):
             return _spaced(*args, **(kwargs or {}))
         if (parts := splits.parts(func, args, kwargs or {})) is not None:
             return parts
         if func in (torch.chunk, Tensor.chunk) and len(args) > 1 and isinstance(args[1], torch.SymInt):
             return _chunks(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def _counted(func: Any, args: Sequence[Any]) -> "_Range | None":
+    """The numbers that a call makes a tensor of, ``torch.tensor(range(length))``; None for other calls."""
+    data = args[-1] if args and func in (torch.tensor, torch.as_tensor, Tensor.new_tensor) else None
+    return data if isinstance(data, _Range) else None
+
+
+def _of_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The element type and the device of a tensor that a call makes of numbers."""
+    like = {"dtype": args[0].dtype, "device": args[0].device} if func is Tensor.new_tensor else {"dtype": torch.int64}
+    return like | {name: value for name, value in kwargs.items() if name in like and value is not None}
 
 
 def _chunks(x: Tensor, chunks: Any, dim: int = 0) -> tuple[Tensor, ...]:
@@ -151,6 +223,8 @@ def _has_symbol(data: Any) -> bool:
 
 
 def _stacked(data: Any, dtype: torch.dtype | None) -> Tensor:
+    if isinstance(data, Tensor):
+        return data.to(dtype or data.dtype)
     if isinstance(data, list | tuple):
         return torch.stack([_stacked(item, dtype) for item in data])
     default = torch.get_default_dtype() if isinstance(data, float | torch.SymFloat) else torch.int64
@@ -161,6 +235,7 @@ _least = _chosen(min, torch.sym_min)
 _BUILTIN = {
     "int": _SymbolicInt,
     "len": _len,
+    "range": _SymbolicRange,
     "min": _least,
     "max": _chosen(max, torch.sym_max),
 }

@@ -2,7 +2,7 @@
 
 Chosen as the former five: for each kind, of the packages that import with this version of PyTorch, the most downloaded
 that had not been tried here, one or two modules of each. Only calls of the modules in PyTorch came before.
-drawn_eighth.txt has their versions.
+eighth.txt has their versions.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """The fourth draw: modules of packages that are in none of the lists, written down before any was converted.
 
 Chosen as the third: for each kind, of the packages that import with this version of PyTorch, one of the most downloaded
-that had not been tried here. drawn_fourth.txt has their versions.
+that had not been tried here. fourth.txt has their versions.
 """
 
 import torch

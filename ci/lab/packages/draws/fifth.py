@@ -2,7 +2,7 @@
 
 Chosen as the third and the fourth: for each kind, of the packages that import with this version of PyTorch, the most
 downloaded that had not been tried here, one or two modules of each (three of fastai's, one for each of its kinds of
-data). drawn_fifth.txt has their versions.
+data). fifth.txt has their versions.
 """
 
 import os

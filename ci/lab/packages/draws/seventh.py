@@ -2,7 +2,7 @@
 
 Chosen as the former four: for each kind, of the packages that import with this version of PyTorch, the most downloaded
 that had not been tried here, one or two modules of each. Only calls of the modules in PyTorch came before.
-drawn_seventh.txt has their versions.
+seventh.txt has their versions.
 """
 
 from argparse import Namespace

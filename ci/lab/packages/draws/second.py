@@ -1,6 +1,6 @@
 """The second draw: small modules of 36 more packages, chosen by downloads and written down before any was converted.
 
-drawn.txt has the versions of the packages.
+second.txt has the versions of the packages.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """The third draw: 36 modules of 18 packages that are in neither list, written down before any was converted.
 
 Chosen by kind and downloads: for each kind, of the packages that import with this version of PyTorch, the most
-downloaded one that had not been tried here. drawn_again.txt has their versions.
+downloaded one that had not been tried here. third.txt has their versions.
 """
 
 from typing import Any
