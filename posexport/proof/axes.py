@@ -29,6 +29,8 @@ def check_least(source: Source, model: Path | bytes) -> None:
         axis: multiple(least.get(axis, 1), limits.size_steps.get(axis, 1))
         for axis in axis_sizes(source.inputs, limits.trace_sizes)
     }
+    if PAST in sizes:
+        sizes |= {PAST: 0, TOTAL: sizes[SEQUENCE]}
     feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
     try:
         Runner.of(source, model, source.part_specs, make=partial(_session, prepacking=False))(feeds)

@@ -11,7 +11,7 @@ from onnxruntime import InferenceSession
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.proof.axes import check_axes
+from posexport.proof.axes import check_axes, check_least
 from posexport.proof.subjects.zero_weights import ZeroWeights
 from posexport.run.providers import make_session
 from posexport.sources import builtin
@@ -82,3 +82,11 @@ def test_large_weights_are_zeros_and_small_ones_are_the_files(tmp_path: Path) ->
     assert w.all()
     assert np.array_equal(small, v)
     assert np.array_equal(indices, i)
+
+
+def test_the_least_sizes_of_a_decoder_have_no_past(tmp_path: Path) -> None:
+    settings = ("layers=1", "hidden=32", "heads=2", "feedforward=24", "vocab=41")
+    convert("decoder-rope", tmp_path / "bundle", ConvertOptions(settings=settings, threads=1, verify=False))
+    source = builtin.builtin_source("decoder-rope", task=None, settings_given=settings)
+    assert source.limits.kv_cache
+    check_least(source, tmp_path / "bundle" / "model.onnx")

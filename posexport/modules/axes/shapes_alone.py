@@ -4,6 +4,7 @@ What decides on sizes are shapes and integers: tables end where a shape does not
 Integers and small tensors are computed; scores of attention are not.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 #: elements of a tensor that is computed: of real numbers, and of any (scores of 4,096 tokens)
 _LARGE, _MOST = 1 << 22, 1 << 24
 _aten = torch.ops.aten
+#: beside those that PyTorch calls pointwise
+_PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten._unsafe_view.default, _aten._to_copy.default)  # noqa: SLF001
 
 
 class ShapesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -43,7 +46,13 @@ class ShapesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not all(_inside(func, args)):
             raise IndexError(f"{func}: an index is beyond the size of its axis")
-        if not any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs))):
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            # a look at the shapes takes 100 times as long as a step of a recurrence
+            if func.is_view and not any(map(_is_large, tree_leaves(view := func(*args, **kwargs)))):
+                return view
+            if _multiplies_at_most(func) and math.prod(tensor.numel() for tensor in tensors) <= _LARGE:
+                return func(*args, **kwargs)
             # converted here: `FakeTensorMode` computes what it converts itself
             fake_args, fake_kwargs = tree_map_only(Tensor, self._shapes.from_tensor, (args, dict(kwargs)))
             try:
@@ -51,9 +60,14 @@ class ShapesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     shapes = func(*fake_args, **fake_kwargs)
             except (DataDependentOutputException, DynamicOutputShapeException):
                 return func(*args, **kwargs)  # a value of a tensor that has some
-            if any(_is_large(leaf) for leaf in tree_leaves(shapes)):
+            if any(map(_is_large, tree_leaves(shapes))):
                 return shapes
         return func(*args, **kwargs)
+
+
+def _multiplies_at_most(func: Any) -> bool:
+    """Whether the result has no more elements than the product of the arguments' numbers of elements."""
+    return torch.Tag.pointwise in func.tags or func in _PRODUCTS
 
 
 def _is_large(value: object) -> bool:
