@@ -85,6 +85,14 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return converted(SEQ2SEQ, "optimum", tmp_path_factory.mktemp("optimum") / "bundle")
 
 
+@pytest.mark.all
+@pytest.mark.parametrize("layout", ["optimum", "transformers.js"])
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_encoder_decoders_for_a_target(layout: str, target: str, tmp_path: Path) -> None:
+    """Keys are outputs of optimum's first graph; transformers.js' merged one computes none where it has them."""
+    converted(SEQ2SEQ, layout, tmp_path / "bundle", target=target, verify=True, lengths=[1, 17])
+
+
 def external(path: Path) -> dict[str, dict[str, str]]:
     model = onnx.load(str(path), load_external_data=False)
     return {

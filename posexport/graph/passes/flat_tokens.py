@@ -18,6 +18,7 @@ from posexport.base.targets.target import Target
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.passes.graph_pass import Context, GraphPass, PassResult
+from posexport.graph.passes.recognise.encoder_states import computed_of_states
 from posexport.graph.passes.token_regions import Region, bias_of, regions, token_axes
 from posexport.graph.queries import constant, producer, sizes, width
 
@@ -42,10 +43,13 @@ class FlatTokens(GraphPass):
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts projections that became a Gemm, and sums that are no longer fused."""
         flattening = _Flattening(model.graph)
+        of_states = set(computed_of_states(model, context.inputs))
         refused: list[str | None] = []
         for region in regions(model.graph, ir.DataType[MODEL_DTYPE.onnx]):
             projections, sums = region.projections, region.normalised_sums
-            if projections or sums:
+            if of_states & set(region.nodes):
+                refused.append("a merged decoder computes keys of no token where it has them, whatever their sizes say")
+            elif projections or sums:
                 flattening.apply(region)
                 for product in projections:
                     _to_gemm(product)

@@ -28,7 +28,7 @@ class EncoderStates(GraphPass):
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts reshapes."""
-        reshapes = [node for node in _nodes(model, context.inputs) if node.op_type == "Reshape"]
+        reshapes = [node for node in computed_of_states(model, context.inputs) if node.op_type == "Reshape"]
         for node in reshapes:
             shape = node.outputs[0].shape
             assert shape is not None
@@ -42,12 +42,12 @@ class EncoderStates(GraphPass):
 
 def forget_sizes(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
     """Drop the shapes of values computed from the encoder's states, up to the Concat with the cross-attention cache."""
-    for node in _nodes(model, inputs):
+    for node in computed_of_states(model, inputs):
         for output in node.outputs:
             output.shape = None
 
 
-def _nodes(model: ir.Model, inputs: Sequence[InputSpec]) -> Iterator[ir.Node]:
+def computed_of_states(model: ir.Model, inputs: Sequence[InputSpec]) -> Iterator[ir.Node]:
     """The nodes between the encoder's states and their cache; none without a cross-attention cache."""
     held = {value for value, spec in zip(model.graph.inputs, inputs, strict=False) if ENCODER_PAST in spec.axes}
     states = [value for value, spec in zip(model.graph.inputs, inputs, strict=False) if spec.name == ENCODER_STATES]
