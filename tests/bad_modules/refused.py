@@ -315,7 +315,8 @@ class Middle(nn.Module):
 
 class NarrowMiddle(nn.Module):
     def forward(self, x):
-        kept = x.narrow(1, x.shape[1] // 2 - 4, 8)
+        padded = nn.functional.pad(x, (0, 0, 4, 4))  # eight of any length
+        kept = padded.narrow(1, x.shape[1] // 2, 8)
         return kept.reshape(-1, int(kept.shape[1]) * D)
 
 
