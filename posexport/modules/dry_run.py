@@ -23,7 +23,7 @@ from posexport.base.spec import (
     ProofPlan,
 )
 from posexport.errors import PosexportError
-from posexport.modules.axes.classify import Varying
+from posexport.modules.axes.classified import Varying
 from posexport.modules.axes.largest import Largest, largest_of, largest_of_tokens
 from posexport.modules.axes.memory import Growth, times_larger, within_memory
 from posexport.modules.axes.outputs import elements_per_token, output_axes

@@ -30,7 +30,7 @@ from posexport.proof.half_range import Range, RangeLog
 from posexport.proof.invariants.check import Invariants
 from posexport.proof.judges import Criterion, Guarded, UserTolerance
 from posexport.proof.locate.locate import Location
-from posexport.proof.percent import Percent, cost
+from posexport.proof.percent import Percent, stages
 from posexport.proof.proof import Check, Judge, Progress, Proof, Rejection
 from posexport.proof.quantized.records import StoredError
 from posexport.proof.references.definition import DefinitionReference
@@ -170,7 +170,7 @@ class _Choice:
         points = self._grid()
         if options.some is not None:
             points = options.some(points)
-        self._options = options = replace(options, progress=Percent(options.progress, _stages(points)))
+        self._options = options = replace(options, progress=Percent(options.progress, stages(points)))
         # before there are sessions and copies of the module, which the search for branches does not need
         coverage = self._covered(points)
         checks = list(self._checks(coverage))
@@ -368,20 +368,6 @@ def about(options: ProofOptions) -> Report:
         tolerance=options.tolerance,
         emulated=options.copied,
     )
-
-
-def _stages(points: Sequence[GridPoint]) -> dict[str, float]:
-    """What the stages of a proof cost, by the first words of their steps."""
-    accepted = [cost(point) for point in points if not point.must_be_rejected] or [0.0]
-    # branches: the largest of each way; draws: 512 tokens a length; invariants: about twelve runs at two lengths
-    return {
-        "branches": 2 * max(accepted),
-        "proving": sum(accepted),
-        "PyTorch": 512.0 * len({point.length for point in points}),
-        "invariants": 6 * max(accepted),
-        "greedy": 1000.0,
-        "cost of": 500.0,
-    }
 
 
 def _counts_tokens(source: Source) -> bool:

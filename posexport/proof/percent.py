@@ -1,6 +1,6 @@
 """One count over all stages of a proof, in percent of its estimated cost. Imports no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posexport.proof.grid.point import GridPoint
@@ -11,6 +11,20 @@ def cost(point: GridPoint) -> float:
     """The cost of a point in tokens; attention costs as much as the projections at about 4,096 tokens."""
     keys = point.length if point.cached else point.tokens
     return point.batch * point.tokens * (1 + keys / 4096) + 16
+
+
+def stages(points: Sequence[GridPoint]) -> dict[str, float]:
+    """What the stages of a proof cost, by the first words of their steps."""
+    accepted = [cost(point) for point in points if not point.must_be_rejected] or [0.0]
+    # branches: the largest of each way; draws: 512 tokens a length; invariants: about twelve runs at two lengths
+    return {
+        "branches": 2 * max(accepted),
+        "proving": sum(accepted),
+        "PyTorch": 512.0 * len({point.length for point in points}),
+        "invariants": 6 * max(accepted),
+        "greedy": 1000.0,
+        "cost of": 500.0,
+    }
 
 
 @dataclass(frozen=True)

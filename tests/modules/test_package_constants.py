@@ -212,6 +212,7 @@ def test_a_weight_that_a_call_sets_and_sets_back(tmp_path: Path) -> None:
 def test_a_number_of_frames_that_no_step_describes_is_fixed() -> None:
     source = module_source(Framed(), {"x": torch.randn(2, 3, 120)})
     assert source.inputs[0].axes[-1] == 120
+    assert any("axis 2 of x has the example's size in the bundle, 120" in remark for remark in source.remarks)
 
 
 def test_a_weight_of_another_kind_of_tensor_is_named(tmp_path: Path) -> None:

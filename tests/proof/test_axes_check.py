@@ -59,10 +59,10 @@ def test_a_graph_with_a_fixed_axis_is_refused(bundle: Path) -> None:
 
 def test_large_weights_are_zeros_and_small_ones_are_the_files(tmp_path: Path) -> None:
     text = """<ir_version: 10, opset_import: ["": 21]>
-        g (float x) => (float[m] large, float[n] small, int64[m] indices) {
+        g (float x, int64 k) => (float[m] large, float[n] small, int64[m] indices) {
             large = Mul (x, w)
             small = Mul (x, v)
-            indices = Identity (i)
+            indices = Add (i, k)
         }"""
     model = onnx.parser.parse_model(text)
     many = 1 << 18
@@ -76,12 +76,15 @@ def test_large_weights_are_zeros_and_small_ones_are_the_files(tmp_path: Path) ->
     onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="model.onnx.data")
     zeros = ZeroWeights(make_session)
     opened: list[InferenceSession] = [zeros(path), make_session(path)]
-    (large, small, indices), (w, v, i) = (session.run(None, {"x": np.array(2, np.float32)}) for session in opened)
+    (large, small, indices), (w, v, i) = (
+        session.run(None, {"x": np.array(2, np.float32), "k": np.array(0)}) for session in opened
+    )
     assert not large.any()
     assert large.shape == w.shape
     assert w.all()
     assert np.array_equal(small, v)
     assert np.array_equal(indices, i)
+    assert i[-1] == many - 1
 
 
 def test_the_least_sizes_of_a_decoder_have_no_past(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def _traced(
                 output_names=[spec.name for spec in source.outputs],
                 opset_version=opset,
                 optimize=optimize,
-                custom_translation_table=_translations(opset),
+                custom_translation_table=translations(opset),
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as err:
@@ -211,7 +211,8 @@ def _rounded(x: Any, _: Any = None) -> Any:
 _OF_SIZES: dict[Callable[..., Any], Callable[..., Any]] = {torch.sym_sqrt: _square_root, round: _rounded}
 
 
-def _translations(opset: int) -> dict[Callable[..., Any], Callable[..., Any]]:
+def translations(opset: int) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """The exporter's custom translations at ``opset``, by PyTorch's operator."""
     norms = {unit_scale.OPERATOR: unit_scale.rms_norm} if opset >= unit_scale.OPSET else {}
     return _OF_SIZES | dict.fromkeys(OPERATORS, index_put) | norms
 

@@ -48,7 +48,7 @@ class FlatTokens(GraphPass):
         for region in regions(model.graph, ir.DataType[MODEL_DTYPE.onnx]):
             projections, sums = region.projections, region.normalised_sums
             if of_states & set(region.nodes):
-                refused.append("a merged decoder computes keys of no token where it has them, whatever their sizes say")
+                refused.append("a merged decoder computes keys of all encoder states, or of none where it has them")
             elif projections or sums:
                 flattening.apply(region)
                 for product in projections:

@@ -5,12 +5,12 @@ of the same size (both axes of a mask [T, T]), then with those of another number
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from posexport.base.sizes import primes
+from posexport.modules.axes.classified import SHARES, Classified, Varying
 from posexport.modules.axes.example_calls import ExampleCalls, TensorAxis
 
 #: sizes that axes of size 1 are grown to: the first axis, the other axes
@@ -21,61 +21,10 @@ _FEW = 3
 _WITH_CHANNELS = 3
 #: the numbers of a box, where a module takes points of two numbers as well
 _BOX = 4
-#: parts of the way from the least sizes of some axes to those of the example
-_SHARES = 8
 #: by which parts of its size an axis is made larger to see whether all sizes are accepted: few have both as divisors
 _PARTS = (3, 7)
 #: calls that the search for a least size does not use up
 _SPARED = 6
-
-
-@dataclass(kw_only=True)
-class Varying:
-    """A group of axes that vary together.
-
-    Attributes:
-        members: the axes, by input and number.
-        size: the example's size, grown where that is 1.
-        step: all sizes are multiples of it.
-        least: the smallest size that the module accepts.
-        ends: the example's size is the largest.
-        outputs: the axes of outputs that changed in the same way.
-    """
-
-    members: tuple[TensorAxis, ...]
-    size: int
-    step: int = 1
-    least: int = 1
-    ends: bool = False
-    outputs: frozenset[TensorAxis] = frozenset()
-
-    def between(self, share: int) -> int:
-        """The least size, or a multiple of the step so many of `_SHARES` nearer to the example's."""
-        steps = (self.size - self.least) // self.step
-        return self.least + -(-steps * share // _SHARES) * self.step
-
-
-@dataclass(kw_only=True)
-class Classified:
-    """The result.
-
-    Attributes:
-        varying: the groups of axes that vary.
-        fixed: every axis that does not vary, with the reason.
-        columns: fixed axes indexed by constants in the module, which therefore need their size.
-        base: shapes of the inputs that the module accepts.
-        outputs: the outputs for ``base``.
-    """
-
-    varying: list[Varying] = field(default_factory=list)
-    fixed: dict[TensorAxis, str] = field(default_factory=dict)
-    columns: set[TensorAxis] = field(default_factory=set)
-    base: dict[str, tuple[int, ...]]
-    outputs: dict[str, Tensor]
-
-    def of(self, tensor_axis: TensorAxis) -> Varying | None:
-        """The group that an axis belongs to; None where it has none."""
-        return next((group for group in self.varying if tensor_axis in group.members), None)
 
 
 class Classify:
@@ -178,7 +127,7 @@ class Classify:
                         self._result.columns.add(tensor_axis)
                 elif not shows and self._is_held(members, size):
                     # the last call was of twice the size
-                    self._result.fixed[tensor_axis] = self._calls.failures[-1] or f"only sizes like {size} are taken"
+                    self._fix_of_few(tensor_axis, size, self._calls.failures[-1])
                 elif shows or not self._is_rounded(members, size):
                     self._add(members, size, outputs, size + 1)
                 return
@@ -216,6 +165,10 @@ class Classify:
             return False
         return not any(self._accepts(axes, other) for other in (size // 2, 2 * size))
 
+    def _fix_of_few(self, tensor_axis: TensorAxis, size: int, reason: str) -> None:
+        self._result.fixed[tensor_axis] = reason or f"only sizes like {size} are taken"
+        self._result.of_few.append(tensor_axis)
+
     def _is_rounded(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether an element more or less is accepted only because a stride rounds; adds the axis with its step if so.
 
@@ -230,7 +183,7 @@ class Classify:
             less = (size - size // part for part in _PARTS if part < size)
             if len(axes) > 1 or axes[0] in self._declared or any(self._accepts(axes, other) for other in less):
                 return False
-            self._result.fixed[axes[0]] = reason or f"only sizes like {size} are taken"
+            self._fix_of_few(axes[0], size, reason)
             return True
         self._add(axes, size, outputs, 2 * size, step=self._step(axes, size, 1))
         return True
@@ -361,7 +314,7 @@ class Classify:
         in that, and keeps its least size.
         """
         groups = [group for group in self._result.varying if any(axis for _, axis in group.members)]
-        low, high = -1, _SHARES
+        low, high = -1, SHARES
         while len(groups) > 1 and high - low > 1 and self._calls.left > _SPARED:
             share = (low + high) // 2 if low >= 0 else 0
             accepted = self._accepts_shares([(group, share) for group in groups])
@@ -373,7 +326,7 @@ class Classify:
             group
             for group in groups
             if self._calls.left <= _SPARED
-            or self._accepts_shares([(other, _SHARES if other is group else low) for other in groups])
+            or self._accepts_shares([(other, SHARES if other is group else low) for other in groups])
         ]
         if not self._accepts_shares([(group, high if group in raised else 0) for group in groups]):
             raised = groups

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from posexport.base.spec import BATCH, SEQUENCE, Axis
 from posexport.errors import PosexportError
-from posexport.modules.axes.classify import Classified, Classify, Varying
+from posexport.modules.axes.classified import Classified, Varying
+from posexport.modules.axes.classify import Classify
 from posexport.modules.axes.example_calls import ExampleCalls, SpentError, TensorAxis, counts_rows, resized
 from posexport.modules.axes.names import MOST_CHANNELS, named
 from posexport.modules.axes.sizes import STANDARD
@@ -104,6 +105,7 @@ def discover(
             *_remarks(tensors, shapes, classified),
             *_fixed_images(tensors, declared, classified),
             *_fixed_rows(tensors, shapes, declared, classified),
+            *_fixed_of_few(tensors, classified),
             *(_remark_on_tokens(name, tokens, classified) for name, tokens in fixed_tokens.items()),
         ],
         notes=[f"axes found in {len(calls.failures)} calls: {_described(shapes, dict(groups))}"],
@@ -198,6 +200,16 @@ def _fixed_rows(
         and name not in declared
         and (name, 1) in classified.fixed
         and all(isinstance(axis, int) for axis in shapes[name][1:])
+    ]
+
+
+def _fixed_of_few(tensors: Mapping[str, Tensor], classified: Classified) -> list[str]:
+    """Remarks on axes that the module takes in a few other sizes, but for rows and images, which have their own."""
+    return [
+        f"axis {number} of {name} has the example's size in the bundle, {tensors[name].shape[number]}: at others "
+        f"{classified.fixed[name, number]}"
+        for name, number in classified.of_few
+        if tensors[name].dim() < _OF_IMAGES and (tensors[name].dim(), number) != (_WITH_ROWS, 1)
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from posexport.base.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SAMPLES, SEQUENCE, WIDTH
-from posexport.modules.axes.classify import Classified, Varying
+from posexport.modules.axes.classified import Classified, Varying
 from posexport.modules.axes.example_calls import counts_tokens
 
 #: parts of names of inputs that cross attention reads, and of inputs that query them

@@ -10,7 +10,7 @@ import msgspec
 from posexport.base.sizes import multiple
 from posexport.base.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, LengthContract
 from posexport.errors import PosexportError
-from posexport.modules.axes.classify import Varying
+from posexport.modules.axes.classified import Varying
 
 Sizes = dict[str, int]
 #: axes that the proof's grid has sizes for already

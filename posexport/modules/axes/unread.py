@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from posexport.modules.axes.classify import Classified, Varying
+from posexport.modules.axes.classified import Classified, Varying
 from posexport.modules.axes.example_calls import ExampleCalls, TensorAxis, resized
 
 #: calls that remain for the search for names

@@ -19,28 +19,20 @@ from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
 _MODULE = "opt_einsum.contract"
 
 
-class _IntType(type):
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, int)
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> int:
-        hint = args[0].node.hint if args and isinstance(args[0], torch.SymInt) else None
-        return int(*args, **kwargs) if hint is None else int(hint)
-
-
-class _TracedInt(metaclass=_IntType):
-    """``int`` that returns a size as it is in the trace."""
+def _as_traced(number: Any) -> int:
+    """``int``, which of a size is that of the trace."""
+    hint = number.node.hint if isinstance(number, torch.SymInt) else None
+    return int(number if hint is None else hint)
 
 
 @contextmanager
 def with_contraction_orders() -> Iterator[None]:
     """Inside the block opt_einsum, where it is loaded, makes no constants of sizes."""
-    scope = vars(sys.modules[_MODULE]) if _MODULE in sys.modules else None
+    module = sys.modules.get(_MODULE)
+    scope = {} if module is None else vars(module)
     with ONE_AT_A_TIME:
-        if scope is not None:
-            scope["int"] = _TracedInt
+        scope["int"] = _as_traced  # the file has none of its own, and only calls it
         try:
             yield
         finally:
-            if scope is not None:
-                scope.pop("int", None)
+            del scope["int"]

@@ -58,7 +58,7 @@ def _bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any] | None:
         return None
     if not all(_traced(number) is not None for number in (size, *given)) or any(map(_is_long, given)):
         return None
-    first, last = _from_start(start or 0, size), size if end is None else _from_start(end, size)
+    first, last = _from_start(0 if start is None else start, size), size if end is None else _from_start(end, size)
     return (first, last) if _traced(first) <= _traced(last) else None
 
 

@@ -31,6 +31,7 @@ def sliced(func: Callable[..., Any], args: Sequence[Any], _kwargs: Mapping[str, 
 def _end(part: Any, size: Any) -> Any:
     """The end of a slice from the start to a negative symbol, counted from the start; None for others."""
     stop = part.stop
-    if part.start or not isinstance(stop, SymInt) or part.step not in (None, 1):
+    # asked whether it is 0, a symbol would be known to be what it is in the trace
+    if isinstance(part.start, SymInt) or part.start or not isinstance(stop, SymInt) or part.step not in (None, 1):
         return None
     return size + stop if stop.node.hint is not None and stop.node.hint < 0 else None
