@@ -113,6 +113,8 @@ class _Search:
         # in turn, so that no way to call the model grows far beyond the size at which another one is enough
         before = dict[int, GridPoint]()
         for grown in zip_longest(*map(self._growth, self._kinds()), self._more_images()):
+            if not self._missing:
+                break
             for way, point in enumerate(grown):
                 if point is not None and self._try(point):
                     self._add(self._smaller(before.get(way), point))
@@ -136,11 +138,11 @@ class _Search:
             return f"needs more than {limit}, {need} at the next size"
         return "no length, batch or padding that was tried reaches it"
 
-    def _fits(self, point: GridPoint, most: int | None = None, held: int = 0) -> bool:
-        need, limit = self._budget.at_most(point), min(self._limit, most or self._limit)
-        if limit < need <= self._limit:
-            need = self._budget.needed(point, limit)
-        need = max(need, held)
+    def _fits(self, point: GridPoint) -> bool:
+        return self._within(self._budget.at_most(point), self._limit)
+
+    def _within(self, need: int, most: int) -> bool:
+        limit = min(self._limit, most)
         if need > limit:
             self._needs = min(self._needs or (need, limit), (need, limit))
         return need <= limit
@@ -266,20 +268,31 @@ class _Search:
             of_image = math.prod(size for _, size in sizes) / limits.elements_per_token
             # as long as what the image becomes, so that there is memory for it
             image = msgspec.structs.replace(fewest, length=max(1, int(of_image)))
-            scaled = takewhile(self._fits, (_scaled(image, factor, limits.max_sizes) for factor in _SCALES))
-            yield from (msgspec.structs.replace(point, length=fewest.length) for point in scaled)
+            scaled = (_scaled(image, factor, limits.max_sizes) for factor in _SCALES)
+            fit = takewhile(lambda point: self._fits_size(point, fewest.length), scaled)
+            yield from (msgspec.structs.replace(point, length=fewest.length) for point in fit)
             yield from self._more_rows(fewest)
 
-    def _fits_size(self, point: GridPoint) -> bool:
-        """Whether a size may be tried. In a user's module no branch depends on more scores than by more rows."""
-        return self._fits(point, _ROWS_ROOM if self._source.kind == "python" else None)
+    def _fits_size(self, point: GridPoint, length: int | None = None) -> bool:
+        """Whether a size may be tried, which is run with ``length``, if that is given.
+
+        In a user's module no branch depends on more scores than by more rows, and what a call holds is known, also
+        where its attention is not over tokens.
+        """
+        if self._source.kind != "python":
+            return self._fits(point)
+        run = point if length is None else msgspec.structs.replace(point, length=length)
+        measured = self._budget.measured(run)
+        return self._within(self._budget.at_most(point) if measured is None else measured, _ROWS_ROOM)
 
     def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
         batches = (point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS)
         rows = (msgspec.structs.replace(point, batch=batch) for batch in batches)
         # features are no scores, which the length tells
-        of_row = (self._budget.held(point) or 0) // point.batch
-        return takewhile(lambda point: self._fits(point, _ROWS_ROOM, of_row * point.batch), rows)
+        of_row = (self._budget.measured(point) or 0) // point.batch
+        return takewhile(
+            lambda point: self._within(max(self._budget.at_most(point), of_row * point.batch), _ROWS_ROOM), rows
+        )
 
     def _tokens(self) -> list[int]:
         """Numbers of tokens to try, ascending; none where the length cannot be chosen."""

@@ -235,4 +235,7 @@ def _trilu(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value
     before = g.Add(g.Unsqueeze(rows.positions(value, roles[rank - 2]), [2]), offset[0])
     lower = g.LessOrEqual(g.Unsqueeze(rows.positions(value, roles[rank - 1]), [1]), before)
     lower = g.Unsqueeze(lower, list(range(1, rank - 1))) if rank > 2 else lower
-    return g.Where(lower, rows.pick(x, roles), np.zeros((), x.dtype.numpy()))
+    picked = rows.pick(x, roles)
+    if x.dtype == ir.DataType.BOOL:  # ONNX Runtime's Where has no kernel for it
+        return g.And(lower, picked)
+    return g.Where(lower, picked, np.zeros((), x.dtype.numpy()))
