@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -621,6 +622,24 @@ def test_norms_without_a_weight() -> None:
     assert computed.const_value is None
     assert constant.const_value is not None
     assert constant.const_value.shape == (5,)
+
+
+def test_products_of_batches_without_an_addend() -> None:
+    def scores(x: Tensor, beta: float) -> Tensor:
+        q = x[..., None].expand(-1, -1, 5)
+        addend = torch.full((), torch.nan) if beta == 0 else x[:, None]
+        return torch.baddbmm(addend, q, q.mT, beta=beta, alpha=0.3)
+
+    with without_exporter_output():
+        table = dict(translations(unit_scale.OPSET))
+        plain, mended, added = (
+            _onnx(partial(scores, beta=beta), table=table) for beta, table in ((0, None), (0, table), (0.5, table))
+        )
+    operators = [{node.op_type for node in program.model.graph.all_nodes()} for program in (plain, mended)]
+    assert ["Add" in op_types for op_types in operators] == [True, False]
+    for program, beta in ((mended, 0), (added, 0.5)):
+        want = 1.5 * X[:, :, None].double() * X[:, None].double() + (beta * X[:, None].double() if beta else 0)
+        agree(program(X)[0], want, "operator", torch.float32)
 
 
 def test_shapes() -> None:
