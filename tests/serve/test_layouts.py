@@ -87,10 +87,12 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.all
 @pytest.mark.parametrize("layout", ["optimum", "transformers.js"])
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
-def test_encoder_decoders_for_a_target(layout: str, target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "how", [{"target": "cpu"}, {"target": "cuda"}, {"target": "cpu", "precision": "int8"}], ids=str
+)
+def test_encoder_decoders_for_a_target(layout: str, how: dict[str, Any], tmp_path: Path) -> None:
     """Keys are outputs of optimum's first graph; transformers.js' merged one computes none where it has them."""
-    given = ConvertOptions(layout=layout, target=target, lengths=[1, 17], threads=1)
+    given = ConvertOptions(layout=layout, lengths=[1, 17], threads=1, **how)
     assert convert(str(GOLDEN / "bart-forconditionalgeneration"), tmp_path / "bundle", given).good
 
 

@@ -270,22 +270,35 @@ def _rounding(node: ir.Node) -> Rounding:
 
 
 def _of_row(scale: ir.Value | None) -> bool:
-    """Whether ``scale`` comes from the largest and the lowest value along the last axis."""
+    """Whether ``scale`` comes from the largest and the lowest value along the last axis.
+
+    The first one along that axis is both where there is no row, which ONNX Runtime then does not reduce.
+    """
+    between = ("Mul", "Max", "Neg")
 
     def before(value: ir.Value) -> Sequence[ir.Value | None]:
         node = value.producer()
-        return node.inputs if node is not None and node.op_type in ("Mul", "Max", "Neg") else ()
+        if node is None:
+            return ()
+        return node.inputs[:1] if _is_first(node) else node.inputs if node.op_type in between else ()
 
     extremes = 0
     for value in reachable([] if scale is None else [scale], before):
         node = value.producer()
-        if node is None or node.op_type in ("Constant", "Mul", "Max", "Neg"):
+        if node is None or node.op_type in ("Constant", *between) or _is_first(node):
             continue
         axes = array_of(node, 1) if node.op_type in ("ReduceMax", "ReduceMin") else None
         if axes is None or axes.reshape(-1).tolist() != [-1]:
             return False
         extremes += 1
     return extremes == 2
+
+
+def _is_first(node: ir.Node) -> bool:
+    """Whether a node gives the first value along the last axis."""
+    if node.op_type != "Slice":
+        return False
+    return [None if (x := array_of(node, at)) is None else x.tolist() for at in (1, 2, 3)] == [[0], [1], [-1]]
 
 
 def _zero_of(node: ir.Node) -> int | None:

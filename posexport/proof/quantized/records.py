@@ -172,9 +172,7 @@ def constant(value: ir.Value | None, known: set[ir.Value] | None = None) -> Arra
         return None
     node = value.producer()
     if node is None or node.op_type == "Constant":
-        tensor = value.const_value
-        if tensor is None and node is not None and "value" in node.attributes:
-            tensor = node.attributes["value"].as_tensor()
+        tensor = ir.convenience.get_const_tensor(value)
         if tensor is None:
             return None
         if known is not None:

@@ -61,3 +61,12 @@ def computed_of_states(model: ir.Model, inputs: Sequence[InputSpec]) -> Iterator
             seen.add(node)
             yield node
             queue += node.outputs
+
+
+def values_of_states(model: ir.Model, inputs: Sequence[InputSpec]) -> Iterator[ir.Value]:
+    """The encoder's states and what is computed of them before their cache, which later calls have no rows of."""
+    nodes = list(computed_of_states(model, inputs))
+    yield from (value for node in nodes for value in node.outputs)
+    yield from (
+        value for value, spec in zip(model.graph.inputs, inputs, strict=False) if nodes and spec.name == ENCODER_STATES
+    )

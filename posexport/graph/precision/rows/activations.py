@@ -5,7 +5,7 @@ MatMulInteger with a zero point for each row fails when it runs. A row of zeros 
 of 0 / 0, and is the zero point exactly, which represents 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,10 +62,14 @@ class Static:
 class Activations:
     """The quantised activations of one model; an input of several projections is quantised once."""
 
-    def __init__(self, tensors: DerivedTensors, target: Target, smoother: Smoother) -> None:
+    def __init__(
+        self, tensors: DerivedTensors, target: Target, smoother: Smoother, emptied: Container[ir.Value]
+    ) -> None:
+        """``emptied``: values that may have no rows."""
         self._tensors = tensors
         self._target = target
         self._smoother = smoother
+        self._emptied = emptied
         self._known: dict[ir.Value, Rows] = {}
         self._static: dict[ir.Value, Static] = {}
 
@@ -84,7 +88,7 @@ class Activations:
         """``x`` [..., K] with a scale for each row; ``reader``: its first reader; ``channels``: K."""
         if x not in self._known:
             x_smooth = x if scale.smoothing is None else self._smoother.divided(x, scale.smoothing)
-            self._known[x] = self._quantize(x_smooth, reader, channels, scale.zero)
+            self._known[x] = self._quantize(x_smooth, reader, channels, scale.zero, emptied=x in self._emptied)
         return self._known[x]
 
     def _after(self, x: ir.Value, like: Sequence[ir.Node], suffix: str) -> tuple[ir.Graph, Builder]:
@@ -94,13 +98,15 @@ class Activations:
         assert isinstance(graph, ir.Graph)
         return graph, Builder.behind(graph, x, like=like, name=f"{x.name}_{suffix}", opset=self._tensors.opset)
 
-    def _quantize(self, x: ir.Value, reader: ir.Node, channels: int, zero: int) -> Rows:
+    def _quantize(self, x: ir.Value, reader: ir.Node, channels: int, zero: int, *, emptied: bool) -> Rows:
         graph, g = self._after(x, (reader,), "rows")
         number = self._tensors.number
         point = number(graph, zero_point(zero), np.uint8(zero))
         steps = highest_step(zero)
         unit_step = number(graph, step(steps), np.float32(1 / steps))
         top = self._highest(x, graph, g, zero)
+        if emptied:  # ONNX Runtime does not reduce the axis where there is no row
+            top = g.slice(top, [0], [1], -1, name="one")
         scale = g.Mul(top, unit_step, name="scale")
         if self._target.provider is None or self._target.opset < BLOCKED_OPSET:
             # with a scalar scale, which every runtime knows: the row is brought to [-1, 1] first

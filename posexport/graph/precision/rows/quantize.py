@@ -6,7 +6,7 @@ MatMulInteger, Cast and Mul of this product of scales into MatMulIntegerToFloat,
 return wrong values without an error (cosine 0.63).
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from posexport.base.targets.target import MICROSOFT, MICROSOFT_OPSET, Target
 from posexport.errors import PosexportError
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
+from posexport.graph.passes.recognise.encoder_states import values_of_states
 from posexport.graph.precision.calibration import Calibration, Smoother
 from posexport.graph.precision.derived import DerivedTensors, import_microsoft
 from posexport.graph.precision.projections import Projection
@@ -47,13 +48,23 @@ class Products:
         tied: set[ir.Value],
         smoother: Smoother,
         scales: Mapping[ir.Value, StaticScale | RowScale],
+        emptied: Container[ir.Value],
     ) -> None:
-        """``tied``: weights that are word embeddings as well, read row by row; ``scales``: of projections' inputs."""
+        """Of one model.
+
+        Args:
+            tensors: what the products are given.
+            target: where the graph runs.
+            tied: weights that are word embeddings as well, read row by row.
+            smoother: of channels.
+            scales: of projections' inputs.
+            emptied: values that may have no rows.
+        """
         self._scales = scales
         self._tensors = tensors
         self._target = target
         self._tied = tied
-        self._activations = Activations(tensors, target, smoother)
+        self._activations = Activations(tensors, target, smoother, emptied)
 
     def replace(self, projection: Projection) -> None:
         """Replaces a float projection by a product of integers."""
@@ -158,7 +169,8 @@ def quantize_rows(
     chosen = choose(model, interface, options, lambda _: replacement(target, static=options.static))
     scales = _scales(model, chosen, options, calibration)
     tensors = DerivedTensors(model)
-    products = Products(tensors, target, chosen.tied, Smoother(tensors, chosen.projections), scales)
+    smoother, emptied = Smoother(tensors, chosen.projections), set(values_of_states(model, interface.inputs))
+    products = Products(tensors, target, chosen.tied, smoother, scales, emptied)
     for projection in chosen.projections:
         products.replace(projection)
     import_microsoft(model)
