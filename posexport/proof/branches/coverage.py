@@ -276,23 +276,17 @@ class _Search:
     def _fits_size(self, point: GridPoint, length: int | None = None) -> bool:
         """Whether a size may be tried, which is run with ``length``, if that is given.
 
-        In a user's module no branch depends on more scores than by more rows, and what a call holds is known, also
-        where its attention is not over tokens.
+        In a user's module no branch depends on more scores than by more rows.
         """
         if self._source.kind != "python":
             return self._fits(point)
         run = point if length is None else msgspec.structs.replace(point, length=length)
-        measured = self._budget.measured(run)
-        return self._within(self._budget.at_most(point) if measured is None else measured, _ROWS_ROOM)
+        return self._within(self._budget.of_call(run), _ROWS_ROOM)
 
     def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
         batches = (point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS)
         rows = (msgspec.structs.replace(point, batch=batch) for batch in batches)
-        # features are no scores, which the length tells
-        of_row = (self._budget.measured(point) or 0) // point.batch
-        return takewhile(
-            lambda point: self._within(max(self._budget.at_most(point), of_row * point.batch), _ROWS_ROOM), rows
-        )
+        return takewhile(lambda point: self._within(self._budget.of_call(point), _ROWS_ROOM), rows)
 
     def _tokens(self) -> list[int]:
         """Numbers of tokens to try, ascending; none where the length cannot be chosen."""

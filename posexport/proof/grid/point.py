@@ -133,6 +133,12 @@ class Budget:
         sizes = {BATCH: point.batch, SEQUENCE: point.length, ENCODER_SEQUENCE: point.encoder_length or 1}
         return self.call_bytes({**sizes, **dict(point.sizes)})
 
+    def of_call(self, point: GridPoint) -> int:
+        """About the bytes that one call of a graph takes: what the definition holds where that is known."""
+        held, need = self.held(point), self.at_most(point)
+        # features, and attention that is not over tokens, are not in the length
+        return need if held is None else max(held, min(need, int(_WIDER * held)))
+
     def fits(self, point: GridPoint) -> bool:
         """Whether there is memory for a point now."""
         return self.needed(point, self.room()) <= self.room()
