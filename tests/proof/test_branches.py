@@ -243,6 +243,25 @@ def test_what_a_call_holds_decides_for_a_module(kind: str, longest: int) -> None
     assert max(point.length for point in search._growth(next(search._kinds()))) == longest
 
 
+def test_tokens_and_a_large_image_are_tried_together() -> None:
+    """Scores of cross attention are of both; images are as large as their own scores let them be."""
+    source = builtin.builtin_source("encoder-nope", task=None, settings_given=SIZES)
+    points = [
+        GridPoint(batch=1, length=length, sizes=(("height", side), ("width", side)))
+        for length, side in ((1, 4), (129, 16), (17, 32))
+    ]
+    watched = SimpleNamespace(branches=set(), ran=set())
+    budget = Budget(outputs=[], heads=5, limit=64 << 30)
+    search = coverage._Search(source, watched, points, budget, lambda *_: None)  # type: ignore[arg-type]
+    (largest,) = {(point.length, dict(point.sizes)["height"]) for point in search._kinds()}
+    assert largest == (129, 32)
+    patches = source.limits.elements_per_token
+    for point in search._more_images():
+        sides = dict(point.sizes)
+        assert point.length == 1
+        assert 4 * 8 * 5 * point.batch * (sides["height"] * sides["width"] / patches) ** 2 <= 2 << 30
+
+
 class Tiled:
     """A graph with a branch from ``least`` tokens on."""
 

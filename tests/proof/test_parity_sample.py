@@ -10,10 +10,12 @@ import onnx
 import pytest
 
 import posexport
-from posexport.base.spec import BATCH, ENCODER_SEQUENCE, InputSpec, Limits
+from posexport.base.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, Limits, OutputSpec
 from posexport.errors import PosexportError
 from posexport.proof.grid.grid import grid
 from posexport.proof.grid.inputs import draw, token_mask
+from posexport.proof.grid.point import GridPoint
+from posexport.proof.sample import writer
 from posexport.proof.sample.check import check_sample
 from posexport.proof.sample.writer import LARGEST, SampleWriter
 from posexport.run.bundle.manifest import SAMPLE
@@ -167,3 +169,18 @@ def test_without_a_row_that_fits_a_bundle_has_no_sample(tmp_path: Path, monkeypa
     assert not (tmp_path / "b" / SAMPLE).exists()
     with pytest.raises(PosexportError, match="carries no sample, verify it with --against"):
         posexport.verify(tmp_path / "b")
+
+
+def test_a_point_with_a_large_input_is_no_substitute() -> None:
+    """A point is replaced by one with padding of the same length only where that one fits."""
+    inputs = [
+        InputSpec(name="ids", axes=(BATCH, SEQUENCE), dtype="int64", role="tokens", size=5),
+        InputSpec(name="sound", axes=(BATCH, "samples"), dtype="float32", role="values"),
+    ]
+    outputs = [OutputSpec(name="y", axes=(BATCH, SEQUENCE, 5))]
+    small, large = (("samples", 100),), (("samples", 400_000),)
+    points = [GridPoint(batch=3, length=n, sizes=small) for n in (1, 17)]
+    points += [GridPoint(batch=3, length=17, padding="right", sizes=large)]
+    assert writer._choice(points, inputs, outputs, writer.POINTS)[0] == [points[1], points[0]]
+    points += [GridPoint(batch=3, length=17, padding="right", sizes=small)]
+    assert points[-1] in writer._choice(points, inputs, outputs, writer.POINTS)[0]

@@ -230,6 +230,9 @@ class _Search:
             candidates = [p for p in similar if p.padding == padding] or [p for p in similar if p.padding == "none"]
             if candidates:
                 largest = max(candidates, key=lambda point: (-point.batch, point.length))
+                if not largest.length_estimated:
+                    # scores of cross attention are of tokens and of what an image or sound becomes
+                    largest = msgspec.structs.replace(largest, sizes=_largest_sizes(similar))
                 largest = msgspec.structs.replace(largest, padding=padding)
                 yield largest
                 # a graph that leaves much padding out computes little
@@ -261,7 +264,7 @@ class _Search:
         """Larger images beside the fewest tokens, then more rows: scores of an encoder before a decoder."""
         sized = [p for p in self._points if p.sizes and not (p.length_estimated or p.calls or p.cached)]
         if sized:
-            sizes = max((p.sizes for p in sized), key=lambda sizes: math.prod(size for _, size in sizes))
+            sizes = _largest_sizes(sized)
             fewest = min(sized, key=lambda point: (point.batch, point.length))
             fewest = msgspec.structs.replace(fewest, sizes=sizes)
             limits = self._source.limits
@@ -269,24 +272,25 @@ class _Search:
             # as long as what the image becomes, so that there is memory for it
             image = msgspec.structs.replace(fewest, length=max(1, int(of_image)))
             scaled = (_scaled(image, factor, limits.max_sizes) for factor in _SCALES)
-            fit = takewhile(lambda point: self._fits_size(point, fewest.length), scaled)
-            yield from (msgspec.structs.replace(point, length=fewest.length) for point in fit)
-            yield from self._more_rows(fewest)
+            for larger in (scaled, _rows(image)):
+                fit = takewhile(lambda point: self._fits_size(point, fewest.length), larger)
+                yield from (msgspec.structs.replace(point, length=fewest.length) for point in fit)
 
     def _fits_size(self, point: GridPoint, length: int | None = None) -> bool:
         """Whether a size may be tried, which is run with ``length``, if that is given.
 
-        In a user's module no branch depends on more scores than by more rows.
+        In a user's module, and in an encoder of images or sound, no branch depends on more scores than by more rows.
         """
-        if self._source.kind != "python":
+        if self._source.kind != "python" and length is None:
             return self._fits(point)
         run = point if length is None else msgspec.structs.replace(point, length=length)
-        return self._within(self._budget.of_call(run), _ROWS_ROOM)
+        need = self._budget.of_call(run) if self._source.kind == "python" else self._budget.at_most(point)
+        return self._fits(point) and self._within(need, _ROWS_ROOM)
 
     def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
-        batches = (point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS)
-        rows = (msgspec.structs.replace(point, batch=batch) for batch in batches)
-        return takewhile(lambda point: self._within(self._budget.of_call(point), _ROWS_ROOM), rows)
+        return takewhile(
+            lambda point: self._fits(point) and self._within(self._budget.of_call(point), _ROWS_ROOM), _rows(point)
+        )
 
     def _tokens(self) -> list[int]:
         """Numbers of tokens to try, ascending; none where the length cannot be chosen."""
@@ -306,6 +310,16 @@ class _Search:
             limit = limits.max_length if ENCODER_SEQUENCE in limits.limited_axes else None
             far = tokens if limit is None else min(tokens, limit)
         return msgspec.structs.replace(point, length=samples(tokens, limits.convolutions), encoder_length=far)
+
+
+def _largest_sizes(points: Sequence[GridPoint]) -> tuple[tuple[str, int], ...]:
+    return max((point.sizes for point in points), key=lambda sizes: math.prod(size for _, size in sizes))
+
+
+def _rows(point: GridPoint) -> Iterator[GridPoint]:
+    """``point`` with more rows, each time twice as many."""
+    batches = (point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS)
+    return (msgspec.structs.replace(point, batch=batch) for batch in batches)
 
 
 def _scaled(point: GridPoint, factor: int, largest: Mapping[str, int]) -> GridPoint:

@@ -257,19 +257,30 @@ def _choice(
                 chosen.append(point)
                 budget -= size
                 break
-    chosen = _with(chosen, points, lambda point: point.padding != "none")
-    return _with(chosen, points, lambda point: bool(point.calls)), picks
+    total = sum(_input_size(point, inputs) for point in chosen) + budget
+    for has in (lambda point: point.padding != "none", lambda point: bool(point.calls)):
+        chosen = _with(chosen, points, has, inputs, total)
+    return chosen, picks
 
 
-def _with(chosen: list[GridPoint], points: Sequence[GridPoint], has: Callable[[GridPoint], bool]) -> list[GridPoint]:
-    """``chosen`` with at least one point that ``has`` the property, if any of ``points`` does.
+def _with(
+    chosen: list[GridPoint],
+    points: Sequence[GridPoint],
+    has: Callable[[GridPoint], bool],
+    inputs: Sequence[InputSpec],
+    total: int,
+) -> list[GridPoint]:
+    """``chosen`` with at least one point that ``has`` the property, if any of ``points`` does and fits in ``total``.
 
     The shortest point with a substitute of the same length and no larger batch is replaced.
     """
     if any(map(has, chosen)):
         return chosen
+    room = total - sum(_input_size(point, inputs) for point in chosen)
     for old in sorted(chosen, key=lambda point: (point.padding != "none", point.length)):
-        substitutes = [new for new in points if has(new) and new.length == old.length and new.batch <= old.batch]
+        most = room + _input_size(old, inputs)
+        similar = [new for new in points if has(new) and new.length == old.length and new.batch <= old.batch]
+        substitutes = [new for new in similar if _input_size(new, inputs) <= most]
         if substitutes:
             new = max(substitutes, key=lambda point: (point.batch, point.padding == old.padding))
             return [new if point is old else point for point in chosen]
