@@ -23,6 +23,7 @@ from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.torch_fixes import baddbmm, unit_scale
 from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.assertions import with_assertions_held
 from posexport.sources.torch_fixes.contraction_orders import with_contraction_orders
 from posexport.sources.torch_fixes.exact_constants import with_exact_constants
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
@@ -145,6 +146,7 @@ def _traced(
             with_ranges_refined(),
             with_programs_checked(captured),
             with_torchlib_once(),
+            with_assertions_held(),
             recording_size_uses(uses),
         ):
             program = torch.onnx.export(
