@@ -281,16 +281,13 @@ class _Search:
 
         In a user's module, and in an encoder of images or sound, no branch depends on more scores than by more rows.
         """
-        if self._source.kind != "python" and length is None:
-            return self._fits(point)
+        if self._source.kind != "python":
+            return self._fits(point) if length is None else self._within(self._budget.at_most(point), _ROWS_ROOM)
         run = point if length is None else msgspec.structs.replace(point, length=length)
-        need = self._budget.of_call(run) if self._source.kind == "python" else self._budget.at_most(point)
-        return self._fits(point) and self._within(need, _ROWS_ROOM)
+        return self._within(self._budget.of_call(run), _ROWS_ROOM)
 
     def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
-        return takewhile(
-            lambda point: self._fits(point) and self._within(self._budget.of_call(point), _ROWS_ROOM), _rows(point)
-        )
+        return takewhile(lambda point: self._within(self._budget.of_call(point), _ROWS_ROOM), _rows(point))
 
     def _tokens(self) -> list[int]:
         """Numbers of tokens to try, ascending; none where the length cannot be chosen."""
