@@ -280,11 +280,13 @@ class _Search:
         """Whether a size may be tried, which is run with ``length``, if that is given.
 
         In a user's module, and in an encoder of images or sound, no branch depends on more scores than by more rows.
+        What a call holds tells, where it is known: sizes of images may be far more than tokens of attention.
         """
-        if self._source.kind != "python":
-            return self._fits(point) if length is None else self._within(self._budget.at_most(point), _ROWS_ROOM)
         run = point if length is None else msgspec.structs.replace(point, length=length)
-        return self._within(self._budget.of_call(run), _ROWS_ROOM)
+        if self._source.kind == "python":
+            return self._within(self._budget.of_call(run), _ROWS_ROOM)
+        fits = self._fits(point) if length is None else self._within(self._budget.at_most(point), _ROWS_ROOM)
+        return fits or (self._budget.held(run) is not None and self._within(self._budget.of_call(run), _ROWS_ROOM))
 
     def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
         return takewhile(lambda point: self._within(self._budget.of_call(point), _ROWS_ROOM), _rows(point))

@@ -1,7 +1,7 @@
 """What an ``assert`` says of values is true in a trace, as ``assert lengths.max().item() <= length`` in XLM.
 
-PyTorch's tracer refuses to decide it: it looks for an ``assert`` without a message, at the frame that asks, which is not
-the module's where branches are recorded (`posexport.sources.torch_fixes.size_uses`). A graph does not raise; what
+PyTorch's tracer refuses to decide it: it looks for an ``assert`` without a message, at the frame that asks, which is
+not the module's where branches are recorded (`posexport.sources.torch_fixes.size_uses`). A graph does not raise; what
 follows is computed as the module does.
 
 Reason: GuardOnDataDependentSymNode. Seen in 2.13.
