@@ -25,7 +25,7 @@ from posexport.base.spec import (
 from posexport.errors import PosexportError
 from posexport.modules.axes.classified import Varying
 from posexport.modules.axes.largest import Largest, largest_of, largest_of_tokens
-from posexport.modules.axes.memory import Growth, times_larger, within_memory
+from posexport.modules.axes.memory import CHOSEN, Growth, times_larger, within_memory
 from posexport.modules.axes.outputs import elements_per_token, output_axes
 from posexport.modules.axes.sizes import (
     Range,
@@ -201,8 +201,8 @@ def _accepted_sizes(
     # fewer tokens, then less of the other axes too
     shorter = {**first, **{axis: min(first[axis], of_example[axis]) for axis in TOKEN_AXES if axis in of_example}}
     smaller = {**shorter, **{axis: min(first[axis], of_example[axis]) for axis in chosen if axis in of_example}}
-    for sizes in (first, shorter):
-        if sizes != smaller:
+    for sizes in (first, shorter) if shorter != first else (first,):
+        if sizes != smaller and (calls.call_bytes(sizes) or 0) <= CHOSEN:
             with contextlib.suppress(PosexportError):
                 calls.run(sizes)
                 return sizes

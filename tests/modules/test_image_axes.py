@@ -1,9 +1,13 @@
 """Images with channels last, rows that depend on their batch, and the memory of attention between all pixels."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 
 from posexport.modules.axes.memory import Growth, times_larger, within_memory
+from posexport.modules.drawn_calls import DrawnCalls
 from posexport.modules.live_module import module_source
 
 D, HEADS = 12, 3
@@ -112,3 +116,30 @@ def test_larger_trial_calls_take_at_most_half_a_gibibyte() -> None:
     assert round(times_larger(run, {"batch_size": 1}), 2) == 4  # 32 MiB, and those of pairs grow by 16
     assert times_larger(run, {"batch_size": 4}) == 2
     assert times_larger(run, {"batch_size": 32}) == 1
+
+
+class Volume(nn.Module):
+    """Scores of all voxels of halved sides, twice: 1.4 GB at the sizes that are traced otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Conv3d(1, D, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        voxels = (y := self.project(x)).flatten(2).mT
+        scores = voxels @ voxels.mT
+        return (scores.softmax(-1) @ voxels).mT.reshape(y.shape)
+
+
+def test_a_volume_of_much_memory_is_traced_at_the_example_s_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, run = list[dict[str, int]](), DrawnCalls.run
+
+    def noted(self: DrawnCalls, sizes: dict[str, int], *how: Any) -> dict[str, Tensor]:
+        if self._shapes is None:
+            tried.append(sizes)
+        return run(self, sizes, *how)
+
+    monkeypatch.setattr(DrawnCalls, "run", noted)
+    module_source(Volume().eval(), {"x": torch.randn(1, 1, 8, 12, 16)})
+    # trial calls are of at most twice these sides
+    assert max(sizes["depth"] * sizes["height"] * sizes["width"] for sizes in tried) == 8 * 8 * 12 * 16

@@ -19,8 +19,8 @@ Sizes = dict[str, int]
 _TOGETHER, _ROWS = 4, 3
 #: scores of fused attention in memory together where they are computed, bytes of each
 _UNFUSED = 2 * 4
-#: bytes that a point of a chosen size may need, and one of the example's size
-_CHOSEN, _EXAMPLES = 1 << 29, 4 << 30
+#: bytes that a call or point of a chosen size may need, and one of the example's size
+CHOSEN, _EXAMPLES = 1 << 29, 4 << 30
 
 
 class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -111,7 +111,7 @@ def times_larger(run: Callable[[Sizes], Any], sizes: Sizes) -> float:
     """How many times as large an axis may be in trial calls: scores grow with the square."""
     with Made() as made:
         run(sizes)
-    return max(1.0, math.sqrt(_CHOSEN / max(made.bytes, 1)))
+    return max(1.0, math.sqrt(CHOSEN / max(made.bytes, 1)))
 
 
 def _inputs(sizes: Sizes, axes: Collection[str]) -> int:
@@ -129,7 +129,7 @@ def _elements(run: Callable[[Sizes], Any], sizes: Sizes) -> tuple[float, float]:
 def within_memory(proof_sizes: Sequence[Sizes], example: Sizes, growth: Growth) -> tuple[list[Sizes], list[str]]:
     """The sizes of which a point needs little memory, the smallest at least; a remark where the example's does not."""
     least = min(proof_sizes, key=lambda sizes: _inputs(sizes, growth.axes))
-    bounds = {True: _EXAMPLES, False: _CHOSEN}
+    bounds = {True: _EXAMPLES, False: CHOSEN}
     kept = [sizes for sizes in proof_sizes if sizes is least or growth.bytes_at(sizes) <= bounds[sizes == example]]
     if example in kept or example not in proof_sizes:
         return kept, []
