@@ -548,7 +548,7 @@ def test_a_bundle_reads_pictures_in_prompts_of_ids(
     settings = {"image_processor_type": "ViTImageProcessor", "size": {"height": 6, "width": 6}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     source = msgspec.structs.replace(source, files={"preprocessor_config.json": tmp_path / "preprocessor_config.json"})
-    monkeypatch.setattr(prepare, "load_source", lambda *_: source)
+    monkeypatch.setattr(prepare, "load_source", lambda *_, **__: source)
     posexport.convert("toy", tmp_path / "toy", verify=False)
     session = posexport.load(tmp_path / "toy")
     one, two = (np.full((9, 7, 3), shade, np.uint8) for shade in (10, 250))

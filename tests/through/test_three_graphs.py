@@ -135,7 +135,7 @@ def converted(
     """The toy with the tower and the KV cache that the test is about, proven, and its bundle."""
     kind, cache = request.param
     source = toy(kind)
-    monkeypatch.setattr(prepare, "load_source", lambda *_: source)
+    monkeypatch.setattr(prepare, "load_source", lambda *_, **__: source)
     result = posexport.convert("toy", tmp_path / "toy", cache=cache, lengths=[5, 17])
     assert result.good, result.verdict
     return source, posexport.load(tmp_path / "toy")
@@ -268,7 +268,7 @@ def test_graphs_let_tokens_of_an_image_see_one_another(converted: tuple[Source, 
 def test_three_graphs_are_proven_and_generate_from_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each graph on its own files; tokens go through the graph of the embeddings in every call."""
     source = toy()
-    monkeypatch.setattr(prepare, "load_source", lambda *_: source)
+    monkeypatch.setattr(prepare, "load_source", lambda *_, **__: source)
     result = posexport.convert("toy", tmp_path / "toy", lengths=[1, 5])
     assert result.good, result.verdict
     files = {path.name for path in (tmp_path / "toy").glob("*.onnx")}
