@@ -13,6 +13,7 @@ from posexport.conversion.export.build import build
 from posexport.errors import PosexportError
 from posexport.nn.layer_states import States
 from posexport.proof.full_model.check import Layers, check
+from posexport.proof.full_model.records import NotComparableError
 from posexport.proof.quantized.records import StoredError
 from posexport.proof.reduced.reduction import Reduction, parameters_of, reduction_of
 from posexport.sources import memory_mapped
@@ -119,7 +120,8 @@ def test_a_wrong_layer_is_found(few: Reduction, precision: str, tmp_path: Path) 
             raw[5] ^= 16
             first.raw_data = bytes(raw)
         onnx.save(model, tmp_path / "wrong.onnx")
-        with pytest.raises(StoredError):
+        # where weights say which layer a node is of, exchanged ones are no chain: a proof of the full model decides
+        with pytest.raises((StoredError, NotComparableError) if exchange else StoredError):
             compared(tmp_path / "wrong.onnx")
 
 
