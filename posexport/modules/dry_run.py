@@ -249,6 +249,7 @@ def _check_output(calls: DrawnCalls, name: str, tensor: Tensor) -> None:
     """An output has finite float32 values or integers."""
     if tensor.dtype not in _COMPARED:
         how = "in the dtype of its input, x.dtype" if tensor.is_floating_point() else "as float32"
+        how = "as two numbers, by torch.view_as_real" if tensor.is_complex() else how
         raise PosexportError(
             f"{calls.argument}: output {name} is {tensor.dtype}; posexport compares torch.float32, int64, int32 and "
             f"bool: return it {how}"

@@ -1,10 +1,14 @@
 """Images with channels last, rows that depend on their batch, and the memory of attention between all pixels."""
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
 from posexport.modules.axes.memory import Growth, times_larger, within_memory
 from posexport.modules.live_module import module_source
+from posexport.proof.invariants.check import REORDERED
+from tests.small import proven
 
 D, HEADS = 12, 3
 
@@ -51,6 +55,19 @@ def test_rows_that_depend_on_their_batch_are_a_batch() -> None:
     assert source.inputs[0].axes == ["batch_size", "sequence_length", D]
     assert not source.promises.batch_invariant
     assert any("depend on the other rows of its batch" in remark for remark in source.remarks)
+
+
+class Placed(nn.Module):
+    """Positions along the batch, as flood-forecast's encoder adds them by mistake."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.arange(x.shape[0], dtype=x.dtype)[:, None, None].cos()
+
+
+def test_rows_that_depend_on_their_place_in_the_batch_keep_it(tmp_path: Path) -> None:
+    report = proven(Placed(), tmp_path / "b", example_inputs={"x": torch.randn(2, 9, D)}, lengths=[1, 9]).report
+    assert report is not None
+    assert [each.verdict for each in report.invariants if each.name == REORDERED] == ["skipped"]
 
 
 def test_scores_that_outgrow_features_stay_within_memory() -> None:
