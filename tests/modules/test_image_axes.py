@@ -57,6 +57,26 @@ def test_rows_that_depend_on_their_batch_are_a_batch() -> None:
     assert any("depend on the other rows of its batch" in remark for remark in source.remarks)
 
 
+class OfChannels(nn.Module):
+    """Pixels attend to all by products of three axes, channels first, as in VQGAN: channels are no heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Conv2d(D, D, 1) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        q, k, v = (conv(x).reshape(b, c, h * w) for conv in (self.q, self.k, self.v))
+        probs = (torch.bmm(q.permute(0, 2, 1), k) * c**-0.5).softmax(2)
+        return x + torch.bmm(v, probs.permute(0, 2, 1)).reshape(b, c, h, w)
+
+
+def test_channels_of_pixels_are_no_heads(tmp_path: Path) -> None:
+    done = proven(OfChannels(), tmp_path / "b", example_inputs={"x": torch.randn(2, D, 6, 5)}, threads=1)
+    assert done.manifest is not None
+    assert any("ttention" in str(lowering) for lowering in done.manifest.lowerings)
+
+
 class Placed(nn.Module):
     """Positions along the batch, as flood-forecast's encoder adds them by mistake."""
 
