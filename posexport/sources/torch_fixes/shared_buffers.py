@@ -7,6 +7,8 @@ tensor of their own here.
 Issue: none known. Seen in 2.13.
 """
 
+from typing import Any
+
 from torch import Tensor
 from torch.export import ExportedProgram
 
@@ -16,7 +18,8 @@ def separate(program: ExportedProgram) -> None:
     used = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
     buffers = program.graph_signature.inputs_to_buffers
     kept = [name for place, name in buffers.items() if place in used]
-    for values in (program._state_dict, program._constants):  # noqa: SLF001 (`state_dict` and `constants` are these)
+    held: list[dict[str, Any]] = [program._state_dict, program._constants]  # noqa: SLF001 (those of its properties)
+    for values in held:
         shared = {id(values[name]) for name in kept if name in values}
         for name in set(buffers.values()).intersection(values).difference(kept):
             if isinstance(values[name], Tensor) and id(values[name]) in shared:
