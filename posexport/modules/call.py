@@ -16,6 +16,7 @@ from posexport.errors import PosexportError
 from posexport.modules.returned import named_outputs
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.default_dtype import computing_in
+from posexport.sources.torch_fixes.dtype_tables import with_wide_entries
 from posexport.sources.torch_fixes.global_tables import with_tables_kept
 
 
@@ -56,7 +57,8 @@ def call(
         CallError: the module raised an exception.
         PosexportError: it returned something else than tensors.
     """
-    with calling(dtype or computed_dtype(module, tensors)), with_tables_kept(module), mode or nullcontext():
+    dtype = dtype or computed_dtype(module, tensors)
+    with calling(dtype), with_tables_kept(module), with_wide_entries(module, dtype), mode or nullcontext():
         return named_outputs(module(**{name: tensor.clone() for name, tensor in tensors.items()}))
 
 

@@ -42,6 +42,7 @@ from posexport.modules.drawn_calls import TOKEN_AXES, DrawnCalls, Sizes
 from posexport.modules.left_out import has_values
 from posexport.modules.many_frames import example_sizes, with_many_frames
 from posexport.modules.rows_alone import rows_mix
+from posexport.modules.set_parameters import check_parameters
 from posexport.modules.value_reads import RandomDraws, ValueReads
 from posexport.sources.example import axis_sizes, example, scaled
 from posexport.sources.torch_fixes.module_precision import in_precision
@@ -127,6 +128,7 @@ def dry_run(
     # a number, as a loss or a scale of logits
     outputs = [spec if spec.axes else msgspec.structs.replace(spec, axes=[1]) for spec in outputs]
     _check_repeats(calls, first)
+    check_parameters(argument, calls.original, calls.module)
     whole_row = _check_shapes_by_values(calls, first, outputs)
     if whole_row:
         limits = msgspec.structs.replace(limits, paddings=["ragged-right"])
@@ -249,6 +251,7 @@ def _check_output(calls: DrawnCalls, name: str, tensor: Tensor) -> None:
     """An output has finite float32 values or integers."""
     if tensor.dtype not in _COMPARED:
         how = "in the dtype of its input, x.dtype" if tensor.is_floating_point() else "as float32"
+        how = "as two numbers, by torch.view_as_real" if tensor.is_complex() else how
         raise PosexportError(
             f"{calls.argument}: output {name} is {tensor.dtype}; posexport compares torch.float32, int64, int32 and "
             f"bool: return it {how}"

@@ -1,5 +1,6 @@
 """Images with channels last, rows that depend on their batch, and the memory of attention between all pixels."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 from posexport.modules.axes.memory import Growth, times_larger, within_memory
 from posexport.modules.drawn_calls import DrawnCalls
 from posexport.modules.live_module import module_source
+from posexport.proof.invariants.check import REORDERED
+from tests.small import proven
 
 D, HEADS = 12, 3
 
@@ -55,6 +58,39 @@ def test_rows_that_depend_on_their_batch_are_a_batch() -> None:
     assert source.inputs[0].axes == ["batch_size", "sequence_length", D]
     assert not source.promises.batch_invariant
     assert any("depend on the other rows of its batch" in remark for remark in source.remarks)
+
+
+class OfChannels(nn.Module):
+    """Pixels attend to all by products of three axes, channels first, as in VQGAN: channels are no heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Conv2d(D, D, 1) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        q, k, v = (conv(x).reshape(b, c, h * w) for conv in (self.q, self.k, self.v))
+        probs = (torch.bmm(q.permute(0, 2, 1), k) * c**-0.5).softmax(2)
+        return x + torch.bmm(v, probs.permute(0, 2, 1)).reshape(b, c, h, w)
+
+
+def test_channels_of_pixels_are_no_heads(tmp_path: Path) -> None:
+    done = proven(OfChannels(), tmp_path / "b", example_inputs={"x": torch.randn(2, D, 6, 5)}, threads=1)
+    assert done.manifest is not None
+    assert any("ttention" in str(lowering) for lowering in done.manifest.lowerings)
+
+
+class Placed(nn.Module):
+    """Positions along the batch, as flood-forecast's encoder adds them by mistake."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.arange(x.shape[0], dtype=x.dtype)[:, None, None].cos()
+
+
+def test_rows_that_depend_on_their_place_in_the_batch_keep_it(tmp_path: Path) -> None:
+    report = proven(Placed(), tmp_path / "b", example_inputs={"x": torch.randn(2, 9, D)}, lengths=[1, 9]).report
+    assert report is not None
+    assert [each.verdict for each in report.invariants if each.name == REORDERED] == ["skipped"]
 
 
 def test_scores_that_outgrow_features_stay_within_memory() -> None:

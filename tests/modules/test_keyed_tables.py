@@ -38,6 +38,34 @@ class Cached(Keyed):
         return result
 
 
+class Shared(nn.Module):
+    """Positions in a buffer of a submodule that two layers have."""
+
+    def __init__(self, table: nn.Module | None = None) -> None:
+        super().__init__()
+        if table is None:
+            table = Kept()
+            self.first = Shared(table)
+        self.linear, self.table = nn.Linear(8, 8), table
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x) if hasattr(self, "first") else x
+        result: Tensor = self.linear(x) + self.table(x.shape[1]).cos()
+        return result
+
+
+class Kept(nn.Module):
+    """Keeps positions in a buffer, as rotary-embedding-torch does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(64, 8), persistent=False)
+
+    def forward(self, length: int) -> Tensor:
+        self.kept[:length] = positions(length)
+        return self.kept[:length]
+
+
 def positions(length: int) -> Tensor:
     return torch.arange(length)[:, None] * torch.arange(8) / 9
 
@@ -45,8 +73,8 @@ def positions(length: int) -> Tensor:
 cached = functools.lru_cache(positions)
 
 
-@pytest.mark.parametrize("kind", [Keyed, Cached])
-def test_a_table_for_each_length_is_computed(tmp_path: Path, kind: type[Keyed]) -> None:
+@pytest.mark.parametrize("kind", [Keyed, Cached, Shared])
+def test_a_table_for_each_length_is_computed(tmp_path: Path, kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     module, x = kind().eval(), torch.randn(2, 13, 8)
     module(torch.randn(1, 7, 8))  # as after the module was used

@@ -19,13 +19,15 @@ IN, OUT, PROJECTED = 5, 7, 4
 class Packed(nn.Module):
     """States of padded rows, as long as the input or as the longest row, and those after each row's last token."""
 
-    def __init__(self, kind: Any, *, whole: bool = False, **settings: Any) -> None:
+    def __init__(self, kind: Any, *, whole: bool = False, array: bool = False, **settings: Any) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.rnn, self.whole = kind(IN, OUT, 2, batch_first=True, bidirectional=True, **settings), whole
+        self.array = array
 
     def forward(self, x: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        rows = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        counts = lengths.cpu().numpy() if self.array else lengths.cpu()
+        rows = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
         states, last = self.rnn(rows)
         total = None if self.whole else x.shape[1]
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=total, padding_value=-1.0)
@@ -61,6 +63,7 @@ def check(folder: Path, module: nn.Module, example: dict[str, Tensor], other: di
     [
         pytest.param(nn.LSTM, {"proj_size": PROJECTED}, id="LSTM with projections"),
         pytest.param(nn.GRU, {}, id="GRU"),
+        pytest.param(nn.GRU, {"array": True}, id="lengths as an array"),
         pytest.param(nn.RNN, {"whole": True}, id="as long as the longest row"),
     ],
 )

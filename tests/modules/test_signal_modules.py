@@ -50,7 +50,7 @@ class Spectrum(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         window = torch.hann_window(16, dtype=x.dtype)
         spectrum = torch.stft(x, 16, 4, window=window, return_complex=True)
-        spectrum = F.pad(spectrum[:, 1:8] * self.gain, (0, 0, 1, 1))
+        spectrum = F.pad(F.pad(spectrum[:, 1:8] * self.gain, (0, 0, 1, 0)), (0, 0, 0, 1), value=0.0)
         return torch.istft(spectrum, 16, 4, window=window)
 
 

@@ -125,6 +125,23 @@ def test_functions_over_submodules_are_copied() -> None:
         assert torch.equal(one(x), expected)
 
 
+_LARGE = {torch.float32: 1e8, torch.float16: 49152.0}
+
+
+class Bounded(nn.Module):
+    """A mean of the tokens before, by the largest number of a dtype, as sockeye's masks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        token = torch.arange(x.shape[1])
+        scores = torch.zeros(1, dtype=x.dtype).masked_fill(token[:, None] < token, -_LARGE[x.dtype])
+        return scores.softmax(-1) @ x
+
+
+def test_a_table_by_dtype_needs_no_entry_for_the_reference(tmp_path: Path) -> None:
+    proven(Bounded(), tmp_path / "b", example_inputs={"x": torch.randn(2, 9, D)}, lengths=[1, 9])
+    assert torch.float64 not in _LARGE
+
+
 class _Lazy(ModuleType):
     def __getattr__(self, name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}")

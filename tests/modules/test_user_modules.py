@@ -194,6 +194,8 @@ uncopied = lambda: (type("Lock", (Bag,), {"__deepcopy__": lambda self, memo: fai
 nan = does(lambda self, x: x / 0.0 * 0.0)
 small_numbers = does(lambda self, x: x.argmax(-1).to(torch.uint8))
 double = does(lambda self, x: x.double())
+spectrum = does(lambda self, x: torch.fft.rfft(x))
+first_call = does(lambda self, x: x if self.calls > 1 else x + 0 * self.token.weight.data.add_(x.mean()).sum())
 exits = does(lambda self, x: sys.exit(0))
 not_an_exception = does(lambda self, x: fail(BaseException("odd")))
 speechless = does(lambda self, x: fail(type("E", (Exception,), {"__str__": lambda self: 1 / 0})()))
@@ -246,6 +248,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("nan", "output output holds NaN where nothing is padded"),
         ("small_numbers", "output output is torch.uint8; posexport compares torch.float32, int64, int32 and bool"),
         ("double", "output output is torch.float64; posexport compares torch.float32"),
+        ("spectrum", "int32 and bool: return it as two numbers, by torch.view_as_real"),
+        ("first_call", "the module sets its parameter token.weight in its first call, by the values of its inputs"),
         ("counts", "changes from call to call with the same inputs"),
         ("random", "changes from call to call with the same inputs"),
         # what it raises

@@ -131,7 +131,7 @@ def reference(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor
     with torch.no_grad():
         try:
             return named_outputs(module.double()(**wide))
-        except (RuntimeError, TypeError):
+        except (RuntimeError, TypeError, KeyError):
             return named_outputs(module.float()(**tensors))
 
 

@@ -21,7 +21,7 @@ from posexport.graph.edits import free_names
 from posexport.models.forward_decoder import ForwardDecoder
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.sources.torch_fixes import baddbmm, unit_scale
+from posexport.sources.torch_fixes import baddbmm, shared_buffers, unit_scale
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.assertions import with_assertions_held
 from posexport.sources.torch_fixes.contraction_orders import with_contraction_orders
@@ -126,6 +126,7 @@ def _traced(
     def captured(program: ExportedProgram) -> None:
         _check_dynamic(_input_shapes(program), source, uses)
         check()
+        shared_buffers.separate(program)
 
     sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
     kwargs, shapes = example(source.inputs, sizes), _dynamic_shapes(source, sizes)

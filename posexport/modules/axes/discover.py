@@ -289,7 +289,8 @@ def _same_rest(before: Tensor, outputs: Mapping[str, Tensor], name: str, group: 
     after = outputs.get(name)
     if after is None or after.shape != before.shape:
         return False
-    limit = _ROUNDING * float(before.double().abs().max())
+    wide = torch.promote_types(before.dtype, torch.float64)
+    limit = _ROUNDING * float(before.to(wide).abs().max())
     axes = [axis for output, axis in group.outputs if output == name]
-    rest = [(t.narrow(axes[0], 1, t.shape[axes[0]] - 1) if axes else t).double() for t in (before, after)]
+    rest = [(t.narrow(axes[0], 1, t.shape[axes[0]] - 1) if axes else t).to(wide) for t in (before, after)]
     return bool((rest[0] - rest[1]).abs().max() <= limit) if rest[0].numel() else True

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _TWO_ERRORS = 2 / FACTOR
 #: also of a module that does not promise that padding changes nothing, unless its definition breaks it
 PADDED_TEXTS = "texts padded by the bundle's tokenizer are as each alone"
+#: also of a module whose rows depend on one another, unless they depend on their places
+REORDERED = "reordering the batch reorders the outputs"
 _NOTHING = "by definition it does not hold here, or only where no output can be compared"
 #: the two runs of a promise compared
 Comparison = Callable[[Promise], Changes]
@@ -72,7 +74,12 @@ def judged(promise: Promise, name: str, length: int, test: Comparison, tolerance
             name=name, length=length, output=output, error=worst.error, tolerance=least[output], verdict="pass"
         )
     changes = {spec.name: change.error for spec, change in test(replace(promise, run=promise.definition))}
-    if name == CONTENT or (name == PADDED_TEXTS and not promise.promises.padding_invariant):
+    broken_by_definition = {
+        CONTENT: True,
+        PADDED_TEXTS: not promise.promises.padding_invariant,
+        REORDERED: not promise.promises.batch_invariant,
+    }
+    if broken_by_definition.get(name):
         measured = [(output, error) for output, error in measured if changes[output] <= tolerances[output]]
     if promise.judge.precision in HALVES:  # where PyTorch overflows in it, there is nothing to compare
         measured = [(output, error) for output, error in measured if np.isfinite(changes[output])]
@@ -301,9 +308,7 @@ def comparisons(promise: Promise, base: GridPoint) -> list[tuple[str, Comparison
     if base.batch > 1 and BATCH not in promise.limits.multiple_of:
         if promise.promises.batch_invariant:
             checks.append(("batch neighbours do not change a row", lambda p: changes.alone(p, _point(base, ragged))))
-        checks.append(
-            ("reordering the batch reorders the outputs", lambda p: changes.reordered(p, _point(base, ragged)))
-        )
+        checks.append((REORDERED, lambda p: changes.reordered(p, _point(base, ragged))))
     if promise.promises.causal and length > 1:
         checks.append(("later tokens change nothing", lambda p: changes.later(p, _point(base))))
     if SEQUENCE in promise.masked and length > samples(1, base.convolutions):

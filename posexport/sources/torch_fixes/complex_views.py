@@ -24,14 +24,14 @@ _SUMS = (torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_)
 #: norms of vectors, which are those of the absolute values
 _NORMS = (torch.norm, Tensor.norm, torch.linalg.vector_norm)
 
-#: what `F.pad` calls itself with
-_OF_PAD = {"mode": "constant", "value": None}
+#: what `F.pad` does without, and calls itself with
+_OF_PAD = {"mode": ("constant",), "value": (None, 0)}
 
 
 def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """``func(*args, **kwargs)``, on the parts where the first argument is complex and ``func`` moves elements."""
     if func is F.pad:
-        kwargs = {name: value for name, value in kwargs.items() if value != _OF_PAD[name]}
+        kwargs = {name: value for name, value in kwargs.items() if value not in _OF_PAD[name]}
     if func in _PRODUCTS and _is_real(args) and isinstance(args[1], complex):
         parts = [args[0] * args[1].real, args[0] * args[1].imag]
         return torch.view_as_complex(torch.stack(parts, -1))

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from posexport.sources.torch_fixes.patch import patched
 
@@ -46,6 +47,8 @@ class PackedRows:
             return self._pack(*args)
         if func is torch._pad_packed_sequence and not kwargs:  # noqa: SLF001
             return self._pad(*args)
+        if func is Tensor.numpy and isinstance(args[0], FakeTensor) and args[0].dim() == 1 and not kwargs:
+            return args[0]  # lengths, which `pack_padded_sequence` takes as an array too
         if func is Tensor.__getitem__ and isinstance(args[1], int) and (rows := self.of(args[0])) is not None:
             return rows.shape[1] if args[1] == 0 else None  # the number of rows of a layer's states
         return None

@@ -37,6 +37,7 @@ from posexport.sources.torch_fixes import (
     index_put,
     max_pool,
     shapes,
+    shared_buffers,
     splits,
     squeezes,
     stacks,
@@ -550,6 +551,29 @@ def test_splits_by_a_size() -> None:
         export(parts(torch.split))
     program = export(parts(lambda *args: splits.parts(torch.split, args, {})))
     assert torch.equal(program.module()(X[:2]), parts(torch.split)(X[:2]))
+
+
+class Table(nn.Module):
+    """Writes to a buffer, and reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(64, 13), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept[: x.shape[0]] = x
+        result: Tensor = self.kept[: x.shape[0]].cos()
+        return result
+
+
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")
+def test_a_table_in_two_places() -> None:
+    table = Table()
+    program = torch.export.export(nn.Sequential(table, table), (X,), dynamic_shapes=({0: Dim("B", max=64)},))
+    with pytest.raises(AssertionError, match="compiled_fn"):
+        program.run_decompositions()
+    shared_buffers.separate(program)
+    agree(program.run_decompositions().module()(X[:2]), X[:2].cos().cos(), "same values", torch.float32)
 
 
 def test_groups_by_a_size() -> None:

@@ -109,8 +109,11 @@ def _unjoined(x: ir.Value) -> ir.Value | None:
     joined = producer(x, "Reshape")
     if joined is None and (transposed := producer(x, "Transpose")) is not None:
         joined = producer(transposed.inputs[0], "Reshape")
-    source = None if joined is None else joined.inputs[0]
-    return source if len(sizes(source) or ()) == 4 and len(sizes(x) or ()) == 3 else None
+    if joined is None:
+        return None
+    before, after = sizes(joined.inputs[0]) or (), sizes(joined.outputs[0]) or ()
+    # the pixels of an image may be joined as well, [B, C, height, width] to [B, C, S]
+    return joined.inputs[0] if len(before) == 4 and len(after) == 3 and before[2:] == after[1:] else None
 
 
 def decomposed(value: ir.Value | None) -> Scores:
