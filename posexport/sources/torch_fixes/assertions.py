@@ -9,7 +9,7 @@ Reason: GuardOnDataDependentSymNode. Seen in 2.13.
 
 import dis
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -26,7 +26,7 @@ _NEAR = 3
 @contextmanager
 def with_assertions_held() -> Iterator[None]:
     """Inside the block comparisons of numbers that depend on values are true in an ``assert``."""
-    to_bool = torch.SymBool.__bool__
+    to_bool: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
 
     def hold(self: torch.SymBool) -> bool:
         if free_unbacked_symbols(self.node.expr):

@@ -249,7 +249,7 @@ def a_layer_is_passed_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_layer_differs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("posexport.sources.prepare.load_source", lambda name, _: scaled(name, [1, 1, 1, 1.5, 1, 1]))
+    patch.setattr("posexport.sources.prepare.load_source", lambda name, _, **__: scaled(name, [1, 1, 1, 1.5, 1, 1]))
 
 
 @pytest.mark.all
