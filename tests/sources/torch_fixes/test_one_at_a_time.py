@@ -17,6 +17,7 @@ from torch.nn.modules import transformer
 import posexport
 from posexport.base.system.one_at_a_time import ONE_AT_A_TIME
 from posexport.sources.torch_fixes.as_exported import as_exported
+from posexport.sources.torch_fixes.assertions import with_assertions_held
 from posexport.sources.torch_fixes.default_dtype import computing_in
 from posexport.sources.torch_fixes.exporter_output import without_exporter_output
 from posexport.sources.torch_fixes.shape_solver import with_unsolved_sizes
@@ -68,7 +69,7 @@ def test_libraries_are_changed_in_one_folder() -> None:
     assert {path.stem for path in inside} == {
         *("attention_flags", "causal_mask", "default_dtype", "fast_path", "floor_division", "helper_lines"),
         *("constant_ranges", "packed_rows", "refined_ranges", "rules_by_operator", "shape_solver", "size_keys"),
-        *("exact_constants", "program_checks", "size_uses", "torchlib_once"),
+        *("assertions", "exact_constants", "program_checks", "size_uses", "torchlib_once"),
     }
     assert not {str(path): lines for path, lines in found.items() if lines and path not in inside}
 
@@ -98,7 +99,7 @@ def state() -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     "block",
     [
-        *(as_exported, without_exporter_output, with_unsolved_sizes, recording_size_uses),
+        *(as_exported, without_exporter_output, with_unsolved_sizes, recording_size_uses, with_assertions_held),
         lambda: computing_in(torch.float64),
     ],
 )
