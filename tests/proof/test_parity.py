@@ -133,6 +133,11 @@ def test_pytorchs_error_is_taken_from_more_draws_where_outputs_are_small() -> No
     (found,) = baseline_errors(small, model, definition, rounded)
     assert 0.0005 < found < 0.0015
     assert set(calls) == {(3 * MOST, 5)}
+    calls.clear()
+    # a module that fills up its inputs holds much at any size
+    same = baseline_errors(small, model, definition, definition, held=lambda: 60 << 20)
+    assert same == [0.0]
+    assert set(calls) == {(3 * 4, 5)}
 
 
 def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:

@@ -22,7 +22,7 @@ from posexport.base.targets.precisions import PrecisionName
 from posexport.errors import PosexportError
 from posexport.proof.criterion import NOT_FINITE, Array, measure
 from posexport.proof.grid.inputs import Feeds, draw, elements, inputs_of, size_of, token_mask
-from posexport.proof.grid.point import GridPoint
+from posexport.proof.grid.point import Budget, GridPoint
 from posexport.proof.proof import Case, PerLength, Progress, Run, Value
 from posexport.proof.quantized.module import AsStored
 from posexport.proof.references import padding_alone
@@ -36,8 +36,8 @@ from posexport.sources.source import Source
 ENOUGH = 8192
 #: the most additional draws, and tokens in all of them: of every length, and of one where something fails
 MOST, FEW_TOKENS, MOST_TOKENS = 32, 512, 2048
-#: tokens, pixels and the like of further draws that PyTorch computes at once
-_POSITIONS = 16384
+#: tokens, pixels and the like of further draws that PyTorch computes at once, and bytes of their call in float32
+_POSITIONS, _AT_ONCE = 16384, 1 << 28
 
 
 def more_draws(point: GridPoint, model: Interface, tokens: int = MOST_TOKENS, found: Sequence[int] = ()) -> int:
@@ -72,8 +72,12 @@ def baseline_errors(
     ragged: Padding | None = "ragged",
     tokens: int = MOST_TOKENS,
     found: Sequence[int] = (),
+    held: Callable[[], int | None] = lambda: None,
 ) -> list[float]:
-    """PyTorch's largest error for each output over `more_draws` like ``point``, run as batches of `_POSITIONS`."""
+    """PyTorch's largest error for each output over `more_draws` like ``point``, run as batches of `_POSITIONS`.
+
+    ``held``: bytes of one call in float32, where that is known: a module may fill up small images.
+    """
     inputs, outputs, times = model.inputs, compared_outputs(model), more_draws(point, model, tokens, found)
     largest = [0.0] * len(outputs)
     masked = token_mask(point, inputs) is not None
@@ -83,7 +87,7 @@ def baseline_errors(
         paddings = [ragged] if tokens < MOST_TOKENS else ["none", ragged]
     for padding in paddings if times else []:
         many = msgspec.structs.replace(point, batch=times * point.batch, padding=padding)
-        feeds, draws = draw(many, inputs), min(times, _draws_at_once(point, inputs))
+        feeds, draws = draw(many, inputs), min(times, _draws_at_once(point, inputs, held()))
         parts_of_rows = [slice(n * point.batch, (n + draws) * point.batch) for n in range(0, times, draws)]
         by_row = (_in_parts(run, feeds, model, parts_of_rows) for run in (baseline, truth))
         for index, (spec, y, y64) in enumerate(zip(outputs, *by_row, strict=True)):
@@ -102,12 +106,12 @@ def baseline_errors(
     return largest
 
 
-def _draws_at_once(point: GridPoint, inputs: Sequence[InputSpec]) -> int:
+def _draws_at_once(point: GridPoint, inputs: Sequence[InputSpec], held: int | None) -> int:
     """How many draws like ``point`` are one batch: of films few. All, where an input has no row for each of a batch."""
     if not all(BATCH in spec.axes for spec in inputs):
         return MOST
     positions = max([point.tokens, *(math.prod(_positions(spec, point)) for spec in inputs)])
-    return max(1, _POSITIONS // (point.batch * positions))
+    return max(1, min(_POSITIONS // (point.batch * positions), _AT_ONCE // (held or 1)))
 
 
 def _in_parts(
@@ -270,7 +274,8 @@ class DefinitionReference:
             )
             ragged = source.limits.ragged
             found = self._elements.get(point.length, ())
-            errors = baseline_errors(point, source, self.whole_truth, self.whole_baseline, ragged, tokens, found)
+            held = partial(Budget(outputs=source.outputs, call_bytes=source.call_bytes).held, point)
+            errors = baseline_errors(point, source, self.whole_truth, self.whole_baseline, ragged, tokens, found, held)
             yield from (
                 (point.length, spec.name, error) for spec, error in zip(compared_outputs(source), errors, strict=True)
             )
