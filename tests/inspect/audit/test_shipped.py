@@ -22,4 +22,5 @@ def test_nothing_is_found(name: str) -> None:
         if not name.startswith(_KNOWN.get(finding["code"], ("no such",)))
     ]
     assert not found
-    assert sum("findings" in entry for entry in entries) > 10
+    # in float on three targets, but for bfloat16 on the CPU; the smallest have no weight to quantize
+    assert sum("findings" in entry for entry in entries) >= 8
