@@ -1,6 +1,6 @@
 """The functions of ``import posexport``. Importing this imports neither torch nor onnxruntime.
 
-One file of 450 lines, most of them docstrings: whoever looks for the public functions finds all of them here.
+One file of 400 lines, most of them docstrings: whoever looks for the public functions finds all of them here.
 """
 
 from collections.abc import Mapping, Sequence

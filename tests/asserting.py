@@ -15,6 +15,8 @@ class Asserting(nn.Module):
             assert longest <= most
         elif self.way == "message":
             assert longest <= most, "longer than the batch"
+        elif self.way == "not":
+            assert not longest > most
         elif self.way == "parts":
             assert longest > 0 and longest <= most and rows > 0  # noqa: PT018
         elif longest <= most:

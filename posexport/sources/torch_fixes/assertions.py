@@ -25,7 +25,7 @@ _NEAR = 3
 
 @contextmanager
 def with_assertions_held() -> Iterator[None]:
-    """Inside the block comparisons of numbers that depend on values are true in an ``assert``."""
+    """Inside the block comparisons of numbers that depend on values are what an ``assert`` says."""
     to_bool: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
 
     def hold(self: torch.SymBool) -> bool:
@@ -33,20 +33,24 @@ def with_assertions_held() -> Iterator[None]:
             frame = sys._getframe(1)  # noqa: SLF001 (inspect.stack reads files)
             while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
                 frame = frame.f_back
-            if _asserts(frame):
-                return True
+            if (way := _way_on(frame)) is not None:
+                return way
         return to_bool(self)
 
     with patched(torch.SymBool, "__bool__", hold):
         yield
 
 
-def _asserts(frame: FrameType) -> bool:
-    """Whether a frame is at a condition, or at a part of one, that an ``assert`` raises for."""
+def _way_on(frame: FrameType) -> bool | None:
+    """What a condition that a frame is at must be for an ``assert`` to raise nothing; None where there is none."""
     instructions = [step for step in dis.get_instructions(frame.f_code) if step.opname != "CACHE"]
     by_offset = {step.offset: step.opname for step in instructions}
     at = next((number for number, step in enumerate(instructions) if step.offset >= frame.f_lasti), len(instructions))
     for number in range(at, min(at + _NEAR, len(instructions) - 1)):
-        if "JUMP" in instructions[number].opname:
-            return _RAISES in (instructions[number + 1].opname, by_offset.get(instructions[number].argval))
-    return False
+        jump = instructions[number]
+        if "JUMP" in jump.opname:
+            jumps_if = jump.opname.endswith("TRUE")
+            if instructions[number + 1].opname == _RAISES:
+                return jumps_if
+            return not jumps_if if by_offset.get(jump.argval) == _RAISES else None
+    return None

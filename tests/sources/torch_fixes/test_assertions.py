@@ -15,7 +15,7 @@ def program(way: str) -> torch.export.ExportedProgram:
     return torch.export.export(Asserting(way), (IDS,), dynamic_shapes=({0: Dim("rows"), 1: Dim("length")},))
 
 
-@pytest.mark.parametrize("way", ["assert", "message", "parts"])
+@pytest.mark.parametrize("way", ["assert", "message", "parts", "not"])
 def test_what_is_asserted_holds(way: str) -> None:
     with recording_size_uses(), pytest.raises(Exception, match="data-dependent"):
         program(way)
