@@ -32,10 +32,15 @@ EXCEPTIONS: Mapping[tuple[PrecisionName, str], tuple[int, str]] = {}
 
 #: the note where the reference has no value to compare with
 NOT_FINITE = "the float64 reference is not finite"
+#: the note where the reference has zeros alone, and the output has others, or there is no other point
+ALL_ZERO = "the float64 reference is all zero"
 
 
 class Measured(NamedTuple):
-    """``error`` relative to ``scale`` = max |y64|; infinite, with a note, where there is nothing to measure against."""
+    """``error`` relative to ``scale`` = max |y64|; infinite, with a note, where there is nothing to measure against.
+
+    0 relative to 0 where both are all zero.
+    """
 
     error: float
     scale: float
@@ -53,14 +58,12 @@ def tolerance(precision: PrecisionName, output: str, baseline: float) -> float:
     return max(FACTOR * baseline, floor(precision, output))
 
 
-def measure(
-    y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens, *, may_be_zero: bool = False
-) -> Measured:
+def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> Measured:
     """Error of ``y`` against ``truth``, both shaped as ``axes`` say; of integers, the share that is not equal.
 
     Where an axis of `TOKENS` is among the axes only tokens with ``keep_BT`` count. A number that is not
-    finite where the truth is, padded or not, fails; so does a truth that is all zero, unless ``may_be_zero``: then
-    ``y`` must be zero too. Minus infinity is right where the truth is the same.
+    finite where the truth is, padded or not, fails. Where the truth is all zero ``y`` must be zero too: deviations from
+    the mean of one token are. Minus infinity is right where the truth is the same.
     """
     if y.shape != truth.shape:
         return Measured(np.inf, 0.0, f"shape {list(y.shape)} instead of {list(truth.shape)}")
@@ -80,13 +83,13 @@ def measure(
             gap = max(gap, float(np.abs(y_.astype(np.float64) - truth_).max()))
             scale = max(scale, float(np.abs(truth_).max()))
     if scale == 0.0:
-        return of_zeros(gap if may_be_zero else np.inf)
+        return of_zeros(gap)
     return Measured(gap / scale, scale)
 
 
 def of_zeros(gap: float) -> Measured:
     """The error where the truth is all zero: none where ``gap``, the largest difference, is zero as well."""
-    return Measured(np.inf, 0.0, "the float64 reference is all zero") if gap else Measured(0.0, 1.0)
+    return Measured(np.inf if gap else 0.0, 0.0, ALL_ZERO if gap else "")
 
 
 def counted(y: Array, truth: Array) -> tuple[Array, Array]:
@@ -108,7 +111,7 @@ def _unequal(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) 
     pairs = [(a, b) if keep is None else (a[keep], b[keep]) for a, b, keep in rows(y, truth, axes, keep_BT)]
     compared = sum(b.size for _, b in pairs)
     if not compared:
-        return Measured(np.inf, 0.0, "there is no entry to compare")
+        return of_zeros(0.0)
     return Measured(sum(int((a != b).sum()) for a, b in pairs) / compared, 1.0)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from posexport.proof.criterion import Array
+from posexport.proof.criterion import ALL_ZERO, Array, Measured
 from posexport.proof.grid.point import GridPoint
 from posexport.proof.percent import cost
 from posexport.proof.proof import Case, Outcome, Proof, Value
@@ -88,6 +88,7 @@ def measure(proof: Proof) -> Outcome:
             proof.progress(int(done), int(total), f"proving, {point}")
             done += cost(point)
             values += _compared(proof, point, proof.reference.case(point))
+    values = _with_zeros_alone_failing(values)
     outcome = Outcome(values, {}, {}, left_out, proof.reference.changed())
     for thorough in (False, True):
         # what is right with the errors of few draws is right with those of many, which only allow more
@@ -107,6 +108,13 @@ def judgements(proof: Proof, outcome: Outcome) -> list[Point]:
     points += [rejected(proof, point) for point in proof.points if point.must_be_rejected]
     points += [skipped(proof, point, reason) for point, reason in outcome.skipped.items()]
     return sorted(points, key=lambda p: (p.length, p.batch, p.encoder_length or 0))
+
+
+def _with_zeros_alone_failing(values: list[Value]) -> list[Value]:
+    """``values``, which fail where all are zero: equal zeros at a point count beside other numbers elsewhere."""
+    if any(value.measured is None or value.measured.scale for value in values):
+        return values
+    return [replace(value, measured=Measured(math.inf, 0.0, ALL_ZERO), note=value.note or ALL_ZERO) for value in values]
 
 
 def _compared(proof: Proof, point: GridPoint, case: Case) -> Iterator[Value]:

@@ -99,9 +99,46 @@ def test_an_output_of_zeros_is_compared_beside_others(tmp_path: Path) -> None:
 
 def test_zeros_are_right_where_they_are_zeros() -> None:
     zeros, axes = np.zeros((2, 3)), [BATCH, 3]
-    assert measure(zeros, zeros, axes, None, may_be_zero=True).error == 0
-    assert measure(zeros + 1e-9, zeros, axes, None, may_be_zero=True).error == np.inf
-    assert measure(zeros, zeros, axes, None).error == np.inf
+    assert measure(zeros, zeros, axes, None) == (0, 0, "")
+    assert measure(zeros + 1e-9, zeros, axes, None).error == np.inf
+    assert measure(zeros[:, :0], zeros[:, :0], axes, None) == (0, 0, "")
+    assert measure(zeros[:, :0].astype(int), zeros[:, :0].astype(int), axes, None) == (0, 0, "")
+    assert measure(zeros, zeros[:, :0], axes, None).error == np.inf
+
+
+class Deviations(nn.Module):
+    """From the mean of all tokens: of one token zero."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features - features.mean(1, keepdim=True)
+
+
+class Changes(nn.Module):
+    """Between tokens: of one there are none."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features.diff(dim=1)
+
+
+class Nothing(nn.Module):
+    """Zero everywhere."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features * 0.0
+
+
+@pytest.mark.parametrize("module", [Deviations(), Changes()])
+def test_what_is_zero_of_one_token_alone_is_proven(module: nn.Module, tmp_path: Path) -> None:
+    axes = {"features": ["batch_size", "sequence_length", D]}
+    proven(module.eval(), tmp_path / "b", example_inputs={"features": X}, axes=axes, lengths=[1, 7])
+    assert posexport.load(tmp_path / "b").self_check()
+
+
+@pytest.mark.parametrize(("module", "lengths"), [(Nothing(), [1, 7]), (Deviations(), [1])])
+def test_zeros_alone_prove_nothing(module: nn.Module, lengths: list[int], tmp_path: Path) -> None:
+    done = posexport.convert(module.eval(), tmp_path / "b", example_inputs={"features": X}, lengths=lengths)
+    assert not done.good
+    assert {point.note for point in done.report.points} == {"the float64 reference is all zero"}
 
 
 def test_an_output_beside_an_input_of_its_name_gets_another(tmp_path: Path) -> None:

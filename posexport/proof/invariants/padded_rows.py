@@ -77,7 +77,7 @@ class PaddedRows:
                 array[self._part(spec.axes, row, tokens)] = y_row
         for spec, got, expected in zip(outputs, y, alone, strict=True):
             keep_BT = self.keep_BT if self.axes & {*spec.axes} else None
-            yield spec, measure(got, expected, spec.axes, keep_BT, may_be_zero=True)
+            yield spec, measure(got, expected, spec.axes, keep_BT)
 
     def _part(self, axes: Sequence[Axis], row: int, tokens: slice) -> tuple[slice, ...]:
         every = slice(None)

@@ -15,7 +15,6 @@ class Computed:
     Attributes:
         keep_BT: which tokens are compared.
         dtype: what the graph has to answer in, where that is no integer; None: any.
-        may_be_zero: another output of the point is not all zero.
     """
 
     spec: OutputSpec
@@ -23,7 +22,6 @@ class Computed:
     keep_BT: RealTokens
     baseline: Measured
     dtype: str | None
-    may_be_zero: bool = False
 
     @property
     def output(self) -> str:
@@ -32,7 +30,7 @@ class Computed:
 
     def measure(self, y: Array) -> Measured:
         """The error of ``y``; infinite where it has another type."""
-        measured = measure(y, self.y64, self.spec.axes, self.keep_BT, may_be_zero=self.may_be_zero)
+        measured = measure(y, self.y64, self.spec.axes, self.keep_BT)
         dtype = str(self.y64.dtype) if is_exact(self.y64) else self.dtype
         if dtype is None or y.dtype == dtype:
             return measured

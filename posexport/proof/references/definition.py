@@ -97,7 +97,7 @@ def baseline_errors(
                 measure(_take(y, spec, rows), _take(y64, spec, rows), spec.axes, None if keep is None else keep[rows])
                 for rows in parts
             ]
-            sound = [error for error in measured if np.isfinite(error.error)]
+            sound = [error for error in measured if np.isfinite(error.error) and error.scale]
             # a draw with a small output by chance must not widen the tolerance of the others
             usual = float(np.mean([error.scale for error in sound])) if sound else 0.0
             largest[index] = max(
@@ -236,19 +236,11 @@ class DefinitionReference:
             truth, baseline = (partial(in_calls, run, model=source, calls=calls) for run in (self.truth, self.baseline))
         y64s = truth(feeds)
         self._elements[point.length] = [y64.size for y64 in y64s]
-        may_be_zero = any(bool(y64.any()) for y64 in y64s)
         dtype = MODEL_DTYPE.name if self.precision == MODEL_DTYPE.precision else None
         # one precision's outputs at a time: logits over a vocabulary are large
         computed = zip(compared_outputs(source), baseline(feeds), y64s, keeps, strict=True)
         return [
-            Computed(
-                spec,
-                y64,
-                keep_BT,
-                measure(y, y64, spec.axes, keep_BT, may_be_zero=may_be_zero),
-                dtype,
-                may_be_zero,
-            )
+            Computed(spec, y64, keep_BT, measure(y, y64, spec.axes, keep_BT), dtype)
             for spec, y, y64, keep_BT in computed
         ]
 
