@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from posexport.base.spec import SEQUENCE, LengthContract
 from posexport.base.system.garbage import few_collections
 from posexport.base.system.user_code import is_external, is_user_module
-from posexport.conversion.export import defaults
+from posexport.conversion.export import computed_weights, defaults
 from posexport.conversion.export.messages import FixedAxisError, NotTracedError, cannot_trace, meaning
 from posexport.errors import PosexportError
 from posexport.graph.edits import free_names
@@ -127,6 +127,8 @@ def _traced(
         _check_dynamic(_input_shapes(program), source, uses)
         check()
         shared_buffers.separate(program)
+        if source.by_trial:
+            computed_weights.store(program)
 
     sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
     kwargs, shapes = example(source.inputs, sizes), _dynamic_shapes(source, sizes)
