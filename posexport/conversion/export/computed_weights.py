@@ -119,8 +119,9 @@ def _computed(closure: list[fx.Node], weights: dict[fx.Node, tuple[str, Tensor]]
             values[node] = tensor.to(_WIDE.get(tensor.dtype, tensor.dtype))
         else:
             args, kwargs = (_mapped(part, values.__getitem__) for part in (node.args, node.kwargs))
-            values[node] = node.target(*args, **kwargs)
-    return values[closure[-1]]
+            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+    result: Tensor = values[closure[-1]]
+    return result
 
 
 def _mapped(arguments: Any, value: Callable[[fx.Node], Any]) -> Any:
