@@ -32,7 +32,7 @@ def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generato
     if spec.role == "blocks":
         return rng.integers(0, 2, shape)
     constants = {"mask": 1 - spec.padding, "flags": 0, "state": 0, "positions": -1, "grids": spec.size, "lengths": 1}
-    constants["indices"] = 0
+    constants |= {"indices": 0, "rows": 0}
     if spec.role in constants:
         return np.full(shape, constants[spec.role], spec.dtype)
     return random_content(spec, shape, rng)
@@ -50,6 +50,9 @@ def with_sizes(
             rows, count = arrays[spec.name].shape
             tokens_B = np.full(rows, size_among(inputs, arrays, SEQUENCE))
             sized[spec.name] = indices(tokens_B, count, rng)
+        if isinstance(spec.rows_of, str) and spec.name in arrays:
+            rows = size_among(inputs, arrays, spec.rows_of)
+            sized[spec.name] = rng.integers(0, rows, arrays[spec.name].shape)
         if spec.role == "shapes" and spec.name in arrays:
             shapes_B2 = arrays[spec.name]
             # the mask of the same images
@@ -108,7 +111,7 @@ def _values(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> 
     values: NDArray[Any] = rng.standard_normal(shape).astype(spec.dtype)
     for column, size in enumerate(spec.column_sizes):
         if size:
-            values[:, column] = rng.integers(size, size=shape[0])
+            values[:, column] = _from_least(spec, rng.integers(size, size=shape[0]))
     if spec.positive is True:
         values = np.abs(values)
     return values if spec.at_most is UNSET else (values % 1 * spec.at_most).astype(spec.dtype)
@@ -137,16 +140,21 @@ def _boxes(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> N
     return (np.floor(corners) if spec.dtype.startswith("int") else corners).astype(spec.dtype)
 
 
+def _from_least(spec: InputSpec, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    return ids if spec.least is UNSET else np.maximum(ids, spec.least)
+
+
 def random_ids(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.int64]:
     """Random ids below the input's size; tokens are never the padding id. Rows choose adapters in turn."""
     if spec.size is None or spec.size < 1:
         raise PosexportError(f"input {spec.name} holds ids but its size is {spec.size}: say how many ids there are")
     if spec.column_sizes:
-        return rng.integers(0, np.broadcast_to(spec.column_sizes, shape))
+        return _from_least(spec, rng.integers(0, np.broadcast_to(spec.column_sizes, shape)))
     if spec.role == "adapters":  # each row another one, as far as there are some
         return (np.arange(shape[0]) + rng.integers(spec.size)) % spec.size
     if spec.role == "types" or spec.size == 1:
         return rng.integers(0, spec.size, shape)
     ids = rng.integers(0, spec.size - 1, shape)
     ids = np.where(ids >= spec.padding, ids + 1, ids) if 0 <= spec.padding < spec.size else ids
+    ids = _from_least(spec, ids)
     return ids if spec.placeholder is UNSET else np.where(rng.random(shape) < _PLACED, spec.placeholder, ids)

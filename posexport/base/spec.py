@@ -94,6 +94,7 @@ Role = Literal[
     "places",
     "shapes",
     "indices",
+    "rows",
     "adapters",
 ]
 #: roles of inputs that take an output of the previous call
@@ -145,6 +146,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             ([B, P, 2]: column and row of each patch of an image; padding is -1 and -1, after all others), ``shapes``
             ([B, 2]: rows and columns of the patches of each image, at most ``size`` patches; the rest is padding),
             ``indices`` ([B, N]: indices of tokens in each row, at least one; -1, after all others, is no token),
+            ``rows`` (indices of an axis of another input, ``rows_of``, as edges are of the nodes of a graph),
             ``adapters`` ([B]: the LoRA adapter of each row, below ``size``; 0: none).
         column_sizes: for ids [B, C] with a vocabulary per column, and places, the exclusive upper bound of each column;
             for values [B, C] that hold ids in some columns, 0 for the others.
@@ -154,6 +156,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         default: the value of every element if the input is absent; None: the input is required.
         state: for an input of role ``state``: its output and its first value.
         names: for an input of role ``adapters``: what the ids from 1 on are called.
+        rows_of: for an input of role ``rows``: the axis whose size is the exclusive upper bound.
+        least: the smallest id, where that is not 0, as of a module that looks up ``ids - 1``.
         positive: whether values are from 0 on, as counts and levels of noise; a proof draws no others.
         at_most: the largest of such values, as of pixels from 0 to 1.
     """
@@ -169,6 +173,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     default: int | None = None
     state: State | msgspec.UnsetType = msgspec.UNSET
     names: list[str] | msgspec.UnsetType = msgspec.UNSET
+    rows_of: str | msgspec.UnsetType = msgspec.UNSET
+    least: int | msgspec.UnsetType = msgspec.UNSET
     positive: bool | msgspec.UnsetType = msgspec.UNSET
     at_most: float | msgspec.UnsetType = msgspec.UNSET
 

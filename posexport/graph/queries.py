@@ -22,6 +22,8 @@ TRUTHS = COMPARISONS | {"Not", "And", "Or", "IsNaN"}
 
 #: metadata of a weight: names of the parameters that the optimiser folded, or a pass packed, into it
 FOLDED_FROM, PACKED_FROM = "pkg.onnxscript.optimizer.folded_from", "posexport.packed_from"
+#: the end of the name of a weight that a module computes from its parameters in each call
+COMPUTED = "_computed"
 #: metadata of a node that stays in files: names and classes of the modules that it was traced in,
 #: ``encoder.layer.0``, ``torch.nn.modules.linear.Linear``
 NOTES = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy")
@@ -103,9 +105,12 @@ def names_of(weight: ir.Value) -> tuple[str, ...]:
     return (weight.name or "weight",)
 
 
-def matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether a glob pattern matches a name."""
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+def stays_float(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether a weight of these names is not quantized: a pattern of ``--keep-float`` matches, or it is no parameter.
+
+    The definition has no place for integers in place of a weight that it computes.
+    """
+    return any(fnmatchcase(name, pattern) for name in names for pattern in (f"*{COMPUTED}", *patterns))
 
 
 def bodies(node: ir.Node) -> dict[str, ir.Graph]:

@@ -335,7 +335,10 @@ def _changed(spec: InputSpec, tensor: Tensor) -> Tensor | None:
     elif spec.role == "lengths" and int(tensor.min()) > _PADDED:
         changed -= _PADDED
     elif spec.role in ("tokens", "types") and spec.size is not None:
-        changed = (torch.tensor(spec.column_sizes or spec.size) - 1 - tensor).clamp(min=0)
+        least = spec.least if isinstance(spec.least, int) else 0
+        changed = (torch.tensor(spec.column_sizes or spec.size) - 1 - tensor).clamp(min=least)
+    elif spec.role == "rows":
+        changed = tensor.max() - tensor
     elif spec.role == "values":
         changed = scaled(spec, tensor, 0.5 if spec.positive is True else -1)
     else:

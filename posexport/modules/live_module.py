@@ -249,6 +249,12 @@ def _of_example(
     discovered, renamed = _discovered(argument, module, tensors, axes, fixed)
     length = _length(discovered.shapes, tensors)
     specs = [_spec(name, tensor, discovered.shapes[name], length) for name, tensor in tensors.items()]
+    specs = [
+        msgspec.structs.replace(spec, role="rows", rows_of=discovered.rows[spec.name], size=None, column_sizes=[])
+        if spec.name in discovered.rows
+        else spec
+        for spec in specs
+    ]
     # numbers that fit other inputs' sizes are drawn as the module declares them
     declared = {spec.name: spec for spec in _declared(module) if spec.role == "shapes"}
     specs = [msgspec.structs.replace(declared.get(spec.name, spec), axes=spec.axes) for spec in specs]

@@ -8,6 +8,7 @@ end, as pixels from 0 to 1. In a table [batch, columns] of real numbers, columns
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import torch
 from torch import Tensor, nn
 
 from posexport.base.spec import InputSpec
@@ -29,9 +30,12 @@ def with_ranges(
     if columns := _ids_in_columns(argument, module, specs, tensors):
         names = ", ".join(columns)
         remark = f"columns of whole numbers in {names} are taken for ids, at most those of the example: others fail"
-        return [
+        in_columns = [
             msgspec.structs.replace(spec, column_sizes=columns.get(spec.name, spec.column_sizes)) for spec in specs
-        ], [remark]
+        ]
+        with_least, remarks = _with_least(argument, module, in_columns, tensors)
+        return with_least, [remark, *remarks]
+    specs, on_least = _with_least(argument, module, specs, tensors)
     unsigned = [spec.name for spec in specs if spec.role == "values" and not bool((tensors[spec.name] < 0).any())]
     calls = DrawnCalls(argument, module, list(specs)) if unsigned else None
     marked = [
@@ -40,7 +44,7 @@ def with_ranges(
         if calls is not None and not _gives_values(calls.module, {**tensors, name: -tensors[name]})
     ]
     if not marked or calls is None or not _gives_values(calls.module, tensors):  # another fault, which is told later
-        return list(specs), []
+        return list(specs), on_least
     most = {
         name: float(tensors[name].max())
         for name in marked
@@ -52,6 +56,23 @@ def with_ranges(
         for name in marked
     ]
     found = {name: {"positive": True} | ({"at_most": most[name]} if name in most else {}) for name in marked}
+    return [msgspec.structs.replace(spec, **found.get(spec.name, {})) for spec in specs], [*on_least, *remarks]
+
+
+def _with_least(
+    argument: str, module: nn.Module, specs: Sequence[InputSpec], tensors: Mapping[str, Tensor]
+) -> tuple[list[InputSpec], list[str]]:
+    """``specs`` with the example's smallest ids where the module fails with 0, as ``table(ids - 1)`` does."""
+    least = dict[str, int]()
+    for spec in specs:
+        ids = tensors[spec.name][..., torch.tensor(spec.column_sizes) > 0] if spec.column_sizes else tensors[spec.name]
+        if (spec.role == "tokens" or spec.column_sizes) and (smallest := int(ids.min())) > 0:
+            zero = {spec.name: tensors[spec.name].where(tensors[spec.name] != smallest, 0)}
+            tried = DrawnCalls(argument, module, list(specs)).module
+            if not _gives_values(tried, {**tensors, **zero}) and _gives_values(tried, tensors):
+                least[spec.name] = smallest
+    remarks = [f"ids of {name} are from {smallest} on, as in the example: 0 fails" for name, smallest in least.items()]
+    found = {name: {"least": smallest} for name, smallest in least.items()}
     return [msgspec.structs.replace(spec, **found.get(spec.name, {})) for spec in specs], remarks
 
 

@@ -7,6 +7,7 @@ row or, on CUDA, arbitrary memory. One file of 400 lines, since one call goes th
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", bound=Any)
 #: roles of inputs that have no default
-_NEEDED = ("tokens", "numbers", "values", "grids", "boxes", "points", "prompts", "places", "shapes", "indices")
+_NEEDED = ("tokens", "numbers", "values", "grids", "boxes", "points", "prompts", "places", "shapes", "indices", "rows")
 
 
 def rows_of(manifest: Manifest, tokenizer: "Tokenizer") -> int | None:
@@ -96,6 +97,8 @@ def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: Lengt
             shape = [axis if isinstance(axis, int) else sizes[axis][0] for axis in spec.axes]
             arrays[spec.name] = np.full(shape, neutral(spec, reals[1]), dtype=BY_NAME[spec.dtype].numpy)
         else:
+            if isinstance(spec.rows_of, str):
+                spec = msgspec.structs.replace(spec, size=sizes[spec.rows_of][0])
             _check_values(spec, arrays[spec.name], reals)
             if spec.role == "lengths" and limits.needs_whole_row:
                 _check_whole_row(spec, arrays[spec.name], reals[1])
@@ -333,12 +336,13 @@ def _check_gaps(spec: InputSpec, mask: Array) -> None:
 
 def _bad_ids(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
     """Ids or positions that are out of range, and the values that are accepted."""
+    least = spec.least if isinstance(spec.least, int) else 0
     if spec.column_sizes:
-        return (array < 0) | (array >= spec.column_sizes), f"ids below {spec.column_sizes}, one for each column"
+        return (array < least) | (array >= spec.column_sizes), f"ids below {spec.column_sizes}, one for each column"
     most = np.iinfo(np.int64).max if spec.size is None else spec.size - 1
     if spec.role == "positions":
         return (array < -1) | (array > most), f"positions from 0 to {most}, or -1 for those that the mask counts"
-    return (array < 0) | (array > most), f"ids from 0 to {most}"
+    return (array < least) | (array > most), f"ids from {least} to {most}"
 
 
 def _bad_boxes(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:

@@ -32,7 +32,7 @@ import posexport
 from ci.lab.packages.draws.order import DRAWS
 from ci.lab.packages.modules import AXES, CASES
 from posexport.base.sizes import multiple
-from posexport.base.spec import BATCH, SEQUENCE
+from posexport.base.spec import BATCH, SEQUENCE, InputSpec
 from posexport.modules.call import named_outputs
 from posexport.run.bundle.manifest import Manifest
 
@@ -144,7 +144,7 @@ def drawn(
     """
     limits, sizes = manifest.limits, dict[str, int]()
     tensors, fed = dict[str, Tensor](), dict[str, np.ndarray]()
-    for number, spec in enumerate(manifest.inputs):
+    for number, spec in enumerate(sorted(manifest.inputs, key=lambda spec: spec.role == "rows")):
         # a decoder's ids have a name of the bundle's
         name = next(iter(example)) if spec.role == "tokens" and spec.name not in example else spec.name
         for axis in (axis for axis in spec.axes if isinstance(axis, str)):
@@ -159,12 +159,7 @@ def drawn(
             continue
         shape, first = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes], example[name]
         if first.is_floating_point():
-            tensors[name] = torch.randn(shape)
-            if not bool((first < 0).any()):  # counts, distances, levels of noise; pixels
-                tensors[name] = torch.rand(shape) if float(first.max()) <= 1 else tensors[name].abs()
-            elif first.dim() == 2 and (ids := (first == first.floor()).all(0)).any():
-                rows = torch.randint(len(first), shape)
-                tensors[name] = torch.where(ids, first.gather(0, rows), tensors[name])
+            tensors[name] = _values(spec, first, shape)
         elif spec.role == "lengths":  # of a batch with a row without padding
             tensors[name] = torch.randint(1, sizes[SEQUENCE] + 1, shape, dtype=first.dtype)
             tensors[name][0] = sizes[SEQUENCE]
@@ -173,9 +168,22 @@ def drawn(
         elif spec.column_sizes:  # each column has its own ids
             tensors[name] = (torch.rand(shape) * (first.amax(0) + 1)).to(first.dtype)
         else:
-            tensors[name] = torch.randint(0, int(first.max()) + 1, shape, dtype=first.dtype)
+            most = sizes[spec.rows_of] if isinstance(spec.rows_of, str) else int(first.max()) + 1
+            least = spec.least if isinstance(spec.least, int) else 0
+            tensors[name] = torch.randint(least, most, shape, dtype=first.dtype)
         fed[spec.name] = tensors[name].numpy().copy()
     return tensors, fed
+
+
+def _values(spec: InputSpec, first: Tensor, shape: list[int]) -> Tensor:
+    """Real numbers as the example's: from 0 on, pixels, or with columns of its ids."""
+    is_signed = bool((first < 0).any())
+    values = torch.randn(shape) if is_signed or float(first.max()) > 1 else torch.rand(shape)
+    values = values if is_signed else values.abs()  # counts, distances, levels of noise; pixels
+    if not spec.column_sizes and not (is_signed and first.dim() == 2):
+        return values
+    ids, rows = (first == first.floor()).all(0), torch.randint(len(first), shape)
+    return torch.where(ids, first.gather(0, rows), values)
 
 
 def converted(name: str, into: Path) -> dict[str, Any]:

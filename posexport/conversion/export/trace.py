@@ -14,14 +14,14 @@ from torch.export import ExportedProgram
 from posexport.base.spec import SEQUENCE, LengthContract
 from posexport.base.system.garbage import few_collections
 from posexport.base.system.user_code import is_external, is_user_module
-from posexport.conversion.export import defaults
+from posexport.conversion.export import computed_weights, defaults
 from posexport.conversion.export.messages import FixedAxisError, NotTracedError, cannot_trace, meaning
 from posexport.errors import PosexportError
 from posexport.graph.edits import free_names
 from posexport.models.forward_decoder import ForwardDecoder
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.sources.torch_fixes import baddbmm, shared_buffers, unit_scale
+from posexport.sources.torch_fixes import baddbmm, log_sums, shared_buffers, unit_scale
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.assertions import with_assertions_held
 from posexport.sources.torch_fixes.contraction_orders import with_contraction_orders
@@ -127,6 +127,8 @@ def _traced(
         _check_dynamic(_input_shapes(program), source, uses)
         check()
         shared_buffers.separate(program)
+        if source.by_trial:
+            computed_weights.store(program)
 
     sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
     kwargs, shapes = example(source.inputs, sizes), _dynamic_shapes(source, sizes)
@@ -217,7 +219,8 @@ _OF_SIZES: dict[Callable[..., Any], Callable[..., Any]] = {torch.sym_sqrt: _squa
 def translations(opset: int) -> dict[Callable[..., Any], Callable[..., Any]]:
     """The exporter's custom translations at ``opset``, by PyTorch's operator."""
     norms = {unit_scale.OPERATOR: unit_scale.rms_norm} if opset >= unit_scale.OPSET else {}
-    return _OF_SIZES | dict.fromkeys(OPERATORS, index_put) | norms | {baddbmm.OPERATOR: baddbmm.baddbmm}
+    others = {baddbmm.OPERATOR: baddbmm.baddbmm, log_sums.OPERATOR: log_sums.logcumsumexp}
+    return _OF_SIZES | dict.fromkeys(OPERATORS, index_put) | norms | others
 
 
 def _dimension(name: str, limits: LengthContract) -> Any:

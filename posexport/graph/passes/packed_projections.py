@@ -14,7 +14,7 @@ from posexport.base.targets.target import Target
 from posexport.graph.builder import Builder
 from posexport.graph.edits import initializer, replace
 from posexport.graph.passes.graph_pass import Context, GraphPass, PassResult
-from posexport.graph.queries import PACKED_FROM, is_weight, matches, names_of, only, width
+from posexport.graph.queries import PACKED_FROM, is_weight, names_of, only, stays_float, width
 from posexport.graph.transposed import beside
 
 
@@ -74,7 +74,7 @@ class PackedProjections(GraphPass):
             linear = projection(node)
             if linear is not None and node.inputs[0] is not None:
                 # quantized and float projections stay apart
-                by_input[node.inputs[0], matches(names_of(linear.weight), context.target.keep_float)].append(linear)
+                by_input[node.inputs[0], stays_float(names_of(linear.weight), context.target.keep_float)].append(linear)
         groups = [group for group in by_input.values() if len(group) > 1]
         group_of = {id(node): group for group in groups for linear in group for node in linear.nodes}
         packed: _Packed = {}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from posexport.base.spec import DOMAIN, Interface
 from posexport.graph.dataflow import content_values, reachable
-from posexport.graph.queries import bodies, matches, names_of, only, with_bodies
+from posexport.graph.queries import bodies, names_of, only, stays_float, with_bodies
 
 #: fewer channels on either side are gates and classification heads: nothing is gained, and all their error is seen
 LEAST_CHANNELS = 16
@@ -153,7 +153,7 @@ def quantizable(every: Sequence[Projection], patterns: Sequence[str]) -> list[Pr
     excluded = {
         projection.weight.value
         for projection in every
-        if projection.positional or projection.small or matches(projection.weight.names, patterns)
+        if projection.positional or projection.small or stays_float(projection.weight.names, patterns)
     }
     return [projection for projection in every if projection.weight.value not in excluded]
 

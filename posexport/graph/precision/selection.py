@@ -26,7 +26,7 @@ from posexport.graph.precision.projections import (
     quantizable,
 )
 from posexport.graph.precision.rows.weights import Lookup, lookups
-from posexport.graph.queries import NOTES, matches
+from posexport.graph.queries import NOTES, stays_float
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def choose(
     ]
     chosen = shrinking(fit, replacement(logits))
     larger = len(fit) - len(chosen)
-    tables = [projection for projection in every_table if not matches(projection.table.names, options.keep_float)]
+    tables = [projection for projection in every_table if not stays_float(projection.table.names, options.keep_float)]
     readers = {projection.product for projection in chosen} | {projection.node for projection in tables}
     values = {projection.weight.value for projection in chosen} | {projection.table.value for projection in tables}
     shared = {value for value in values if not _read_only_by(value, readers)}

@@ -81,7 +81,7 @@ def draw(inputs: Sequence[InputSpec], limits: LengthContract, named: dict[str, i
     """Arrays of those sizes for all inputs but positions and adapters that may be left out."""
     rng = np.random.default_rng(0)
     shapes = {spec.name: [axis if isinstance(axis, int) else named[axis] for axis in spec.axes] for spec in inputs}
-    roles = ("tokens", "numbers", "values", *CARRIED, "mask", "grids", "lengths", "indices")
+    roles = ("tokens", "numbers", "values", *CARRIED, "mask", "grids", "lengths", "indices", "rows")
     fed = [spec for spec in inputs if spec.role in roles]
     arrays = with_sizes(inputs, {spec.name: example_input(spec, shapes[spec.name], rng) for spec in fed}, rng)
     left_out = {spec.name for spec in inputs if spec.role in ("positions", "adapters") and spec.default is not None}

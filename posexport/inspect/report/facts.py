@@ -100,6 +100,8 @@ def _meaning(spec: InputSpec) -> str:
     words: list[str] = [spec.role]
     if spec.size is not None:
         words.append(f"below {spec.size}")
+    if isinstance(spec.rows_of, str):
+        words.append(f"of {spec.rows_of}")
     if spec.default is not None:
         words.append("may be left out")
     return ", ".join(words)

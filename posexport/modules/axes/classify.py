@@ -19,6 +19,8 @@ _GROWN, _GROWN_FURTHER = 3, 5
 _FEW = 3
 #: the rank of an input with a batch, a sequence and channels
 _WITH_CHANNELS = 3
+#: the rank of an input with a batch and columns
+_WITH_COLUMNS = 2
 #: the numbers of a box, where a module takes points of two numbers as well
 _BOX = 4
 #: by which parts of its size an axis is made larger to see whether all sizes are accepted: few have both as divisors
@@ -143,8 +145,16 @@ class Classify:
         smaller: dict[str, Tensor] | None,
         larger: dict[str, Tensor],
     ) -> bool:
-        """Whether the module reads exactly the example's elements of an axis (the four of a box), and ignores more."""
-        if axes[0] in self._declared or not self._as_before(larger) or self._as_before(smaller):
+        """Whether the module reads exactly the example's elements of an axis (the four of a box), and ignores more.
+
+        Of columns of real numbers it may leave out the last ones of the example too.
+        """
+        if axes[0] in self._declared or not self._as_before(larger):
+            return False
+        (name, axis), *_ = axes
+        if self._as_before(smaller) and not (axis == 1 and len(self._base[name]) == _WITH_COLUMNS):
+            return False
+        if self._as_before(smaller) and self._as_before(self._calls(self._at(axes, 1))):
             return False
         return self._as_before(self._calls(self._at(axes, 2 * size)))  # a stride ignores a few more samples
 

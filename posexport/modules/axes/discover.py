@@ -11,6 +11,7 @@ from posexport.errors import PosexportError
 from posexport.modules.axes.classified import Classified, Varying
 from posexport.modules.axes.classify import Classify
 from posexport.modules.axes.example_calls import ExampleCalls, SpentError, TensorAxis, counts_rows, resized
+from posexport.modules.axes.indexed import find_indexed
 from posexport.modules.axes.names import MOST_CHANNELS, named
 from posexport.modules.axes.sizes import STANDARD
 from posexport.modules.axes.unread import fix_unread
@@ -21,6 +22,8 @@ MOST, _PER_AXIS = 52, 6
 _WITH_ROWS = 3
 #: parts of names of inputs about the tokens of another input
 _FOLLOWERS = ("mask", "type", "position", "segment")
+#: the rank of a table, [batch, columns]
+_OF_TABLES = 2
 #: the rank of a batch of images
 _OF_IMAGES = 4
 
@@ -32,6 +35,7 @@ class Discovered:
     Attributes:
         shapes: the axes of every input.
         groups: the axes of every name, and how they vary.
+        rows: by input of ids that are indices of an axis, its name.
         tokens: how many tokens ids always have, where the module fixes that; None: no input has a fixed number.
         remarks: sentences for the user.
         notes: lines of the verbose log.
@@ -39,6 +43,7 @@ class Discovered:
 
     shapes: dict[str, list[Axis]]
     groups: dict[str, Varying] = field(default_factory=dict)
+    rows: dict[str, str] = field(default_factory=dict)
     tokens: int | None = None
     remarks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -69,6 +74,7 @@ def discover(
     by_label = _declared_axes(declared)
     # classify the axes, then name them
     try:
+        calls.indexed = find_indexed(calls)
         known = _fixed_axes(declared) | {(name, number) for name, number in fixed if name not in declared}
         classified = Classify(calls, list(by_label.values()), followers).run(known)
         if classified is None:
@@ -83,7 +89,7 @@ def discover(
             tensors,
             classified,
             {label: group for label, group in groups_declared.items() if group is not None},
-            lambda group: separate(calls, classified, group, masks),
+            lambda group: not _joined(group, calls.indexed) and separate(calls, classified, group, masks),
         )
     except SpentError:
         remark = (
@@ -96,13 +102,17 @@ def discover(
         name: list(declared[name]) if name in declared else _shape(name, tensors, groups, classified)
         for name in tensors
     }
+    # ids of an axis of one size have that bound at all others too
+    rows = {name: axis for name, (at, *_) in calls.indexed.items() if isinstance(axis := shapes[at[0]][at[1]], str)}
     fixed_tokens = _fixed_tokens(tensors, shapes, declared, classified)
     return Discovered(
         shapes=shapes,
         groups=dict(groups),
+        rows=rows,
         tokens=next(iter(fixed_tokens.values()), None),
         remarks=[
             *_remarks(tensors, shapes, classified),
+            *(f"ids of {name} are below the size of {axis}, whose elements they index" for name, axis in rows.items()),
             *_fixed_images(tensors, declared, classified),
             *_fixed_rows(tensors, shapes, declared, classified),
             *_fixed_of_few(tensors, classified),
@@ -255,6 +265,12 @@ def _sides(name: str, tensor: Tensor, classified: Classified) -> list[TensorAxis
     return places if min(first, last) > MOST_CHANNELS and set(places) <= set(classified.fixed) else places[1:]
 
 
+def _joined(group: Varying, indexed: Mapping[str, Sequence[TensorAxis]]) -> bool:
+    """Whether rows of a group are joined by ids that index it, or are such ids alone: edges, and their nodes."""
+    places = {place for axes in indexed.values() for place in axes}
+    return bool(places & {*group.members}) or {name for name, _ in group.members} <= indexed.keys()
+
+
 #: the difference by rounding that is allowed, relative to the largest element
 _ROUNDING = 1e-4
 
@@ -278,6 +294,9 @@ def _changed(tensor: Tensor, name: str, group: Varying) -> Tensor:
         first = tensor.select(axis, 0)
         if tensor.is_floating_point():
             new = torch.randn(first.shape, generator=torch.Generator().manual_seed(0)).to(tensor.dtype)
+            if tensor.dim() == _OF_TABLES:  # columns of whole numbers may be ids
+                is_id = (tensor == tensor.floor()).all(axis) & tensor.any(axis)
+                new = torch.where(is_id, tensor.select(axis, -1), new)
         else:
             new = ~first if tensor.dtype == torch.bool else tensor.max() - first
         tensor = tensor.clone()

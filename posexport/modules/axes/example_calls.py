@@ -36,6 +36,7 @@ class ExampleCalls:
         refused: why it failed, by the shapes, which are not called again.
         repeats: how many of ``failures`` are of such shapes.
         ranks: how many axes each output of the first call has, which a graph's outputs have at all sizes.
+        indexed: by input of ids the axes that they are indices of.
     """
 
     module: nn.Module
@@ -45,6 +46,7 @@ class ExampleCalls:
     refused: dict[tuple[tuple[int, ...], ...], str] = field(default_factory=dict)
     repeats: int = 0
     ranks: dict[str, int] = field(default_factory=dict)
+    indexed: Mapping[str, tuple[TensorAxis, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(argument: str, module: nn.Module, tensors: Mapping[str, Tensor], most: int) -> "ExampleCalls":
@@ -69,6 +71,9 @@ class ExampleCalls:
             self.repeats += 1
             return None
         tensors = {name: with_largest(resized(tensor, shapes[name]), tensor) for name, tensor in self.tensors.items()}
+        for name, axes in self.indexed.items():
+            rows = max(shapes[other][axis] for other, axis in axes)  # all of them must have one that an id reads
+            tensors[name] = with_id(resized(self.tensors[name], shapes[name]) % rows, self.tensors[name], rows - 1)
         outputs = self._of_one_rank(self.run(with_row_lengths(tensors, self.tensors)))
         if outputs is None:
             self.refused[key] = self.failures[-1]
@@ -125,10 +130,15 @@ def with_largest(cut: Tensor, example: Tensor) -> Tensor:
     """``cut`` with the largest id of ``example``, which may be anywhere: ids of atoms or edges are less than those."""
     if cut.is_floating_point() or cut.dtype == torch.bool or cut.numel() >= example.numel() or not cut.numel():
         return cut
-    place = tuple(int(at) % size for at, size in zip((example == example.max()).nonzero()[0], cut.shape, strict=True))
-    cut = cut.clone()
-    cut[place] = example.max()
-    return cut
+    return with_id(cut, example, int(example.max()))
+
+
+def with_id(ids: Tensor, example: Tensor, value: int) -> Tensor:
+    """``ids`` with a value where ``example``, of other sizes, has its largest."""
+    place = tuple(int(at) % size for at, size in zip((example == example.max()).nonzero()[0], ids.shape, strict=True))
+    ids = ids.clone()
+    ids[place] = value
+    return ids
 
 
 def counts_rows(name: str, tensor: Tensor) -> bool:

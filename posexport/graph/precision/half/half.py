@@ -33,7 +33,7 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
     ids = {
         spec.name
         for spec in interface.inputs
-        if spec.role in ("tokens", "types", "flags", "blocks", "places", "shapes", "indices", "adapters")
+        if spec.role in ("tokens", "types", "flags", "blocks", "places", "shapes", "indices", "rows", "adapters")
     }
     for value in model.graph.inputs:
         if value.dtype is not None:

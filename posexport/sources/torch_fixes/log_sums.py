@@ -1,0 +1,47 @@
+"""``logcumsumexp`` whose terms are taken from the largest so far, not from the largest of all.
+
+The exporter writes ``log(cumsum(exp(x - max(x)))) + max(x)``, which is minus infinity where the terms so far are far
+below the largest: in minGRU, whose logarithms grow with the position, the first tokens of a long sequence are lost.
+Here each step of a loop adds up twice as many terms as the one before, by ``logaddexp``.
+
+Issue: none known. Seen in 2.13 with onnxscript 0.7.
+"""
+
+from typing import Any
+
+import torch
+from onnxscript import FLOAT, script
+from onnxscript import opset18 as op18
+from onnxscript.values import Opset
+
+OPERATOR = torch.ops.aten.logcumsumexp.default
+
+
+@script(Opset("posexport.torch", 1), default_opset=op18)  # type: ignore[untyped-decorator]
+def _along_rows(x_RT: FLOAT[...]) -> FLOAT[...]:
+    length = op18.Shape(x_RT, start=1, end=2)
+    lowest = op18.CastLike(op18.Constant(value_float=float("-inf")), x_RT)
+    shift = op18.Constant(value_ints=[1])
+    zero = op18.Constant(value_ints=[0])
+    is_left = op18.Squeeze(shift < length)
+    sums = op18.Identity(x_RT)
+    while is_left:
+        before = op18.Pad(sums, op18.Concat(zero, shift, zero, -shift, axis=0), lowest)
+        gap = op18.Where(sums == before, op18.CastLike(0.0, sums), op18.Abs(sums - before))  # of two infinities
+        sums = op18.Max(sums, before) + op18.Log(1.0 + op18.Exp(-gap))
+        shift = shift + shift
+        is_left = op18.Squeeze(shift < length)
+    return sums
+
+
+def logcumsumexp(x: Any, dim: int) -> Any:
+    """The translation of `OPERATOR`."""
+    rank = len(x.shape)
+    if rank == 0:
+        return x
+    order = [axis for axis in range(rank) if axis != dim % rank] + [dim % rank]
+    last = op18.Transpose(x, perm=order)
+    shape = op18.Shape(last)
+    rows = op18.Reshape(last, op18.Concat(op18.Constant(value_ints=[-1]), op18.Shape(last, start=rank - 1), axis=0))
+    back = [order.index(axis) for axis in range(rank)]
+    return op18.Transpose(op18.Reshape(_along_rows(rows), shape), perm=back)
