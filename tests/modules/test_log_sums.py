@@ -1,4 +1,4 @@
-"""``logcumsumexp`` is right where the first terms are far below the largest, and for infinite terms."""
+"""Logarithms of sums are right for terms far below the largest, for large ones and for infinite ones."""
 
 from pathlib import Path
 
@@ -51,3 +51,22 @@ def test_infinite_terms_and_steep_ones(tmp_path: Path) -> None:
         finite = np.isfinite(want)
         np.testing.assert_array_equal(got[~finite], want[~finite])
         agree(got[finite], want[finite], "logarithms of sums", dtype="float32")
+
+
+class OfTwo(nn.Module):
+    """The logarithm of a sum of two, and of a forget gate."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.logaddexp(x, x.flip(1)), F.logsigmoid(x)
+
+
+def test_large_terms(tmp_path: Path) -> None:
+    posexport.convert(OfTwo(), tmp_path / "b", example_inputs=(torch.randn(2, 9, 5),))
+    session = onnxruntime.InferenceSession(tmp_path / "b/model.onnx", providers=["CPUExecutionProvider"])
+    x = torch.linspace(-1e4, 1e4, 85).reshape(1, 17, 5)
+    for want, got in zip(OfTwo()(x.double()), session.run(None, {"x": x.numpy()}), strict=True):
+        agree(got, want.numpy(), "logarithms of sums", dtype="float32")
+    x[0, :3], x[0, -3:] = -torch.inf, torch.tensor([-torch.inf, torch.inf, 0, 1, 2])
+    for want, got in zip((y.numpy() for y in OfTwo()(x)), session.run(None, {"x": x.numpy()}), strict=True):
+        np.testing.assert_array_equal(np.isposinf(got), np.isposinf(want))
+        np.testing.assert_array_equal(np.isneginf(got), np.isneginf(want))

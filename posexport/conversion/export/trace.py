@@ -219,7 +219,7 @@ _OF_SIZES: dict[Callable[..., Any], Callable[..., Any]] = {torch.sym_sqrt: _squa
 def translations(opset: int) -> dict[Callable[..., Any], Callable[..., Any]]:
     """The exporter's custom translations at ``opset``, by PyTorch's operator."""
     norms = {unit_scale.OPERATOR: unit_scale.rms_norm} if opset >= unit_scale.OPSET else {}
-    others = {baddbmm.OPERATOR: baddbmm.baddbmm, log_sums.OPERATOR: log_sums.logcumsumexp}
+    others = {**log_sums.TRANSLATIONS, baddbmm.OPERATOR: baddbmm.baddbmm}
     return _OF_SIZES | dict.fromkeys(OPERATORS, index_put) | norms | others
 
 

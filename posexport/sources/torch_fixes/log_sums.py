@@ -1,20 +1,22 @@
-"""``logcumsumexp`` whose terms are taken from the largest so far, not from the largest of all.
+"""Logarithms of sums that overflow as the exporter writes them.
 
-The exporter writes ``log(cumsum(exp(x - max(x)))) + max(x)``, which is minus infinity where the terms so far are far
-below the largest: in minGRU, whose logarithms grow with the position, the first tokens of a long sequence are lost.
-Here each step of a loop adds up twice as many terms as the one before, by ``logaddexp``.
+``logcumsumexp`` is written as ``log(cumsum(exp(x - max(x)))) + max(x)``, which is minus infinity where the terms so far
+are far below the largest: in minGRU, whose logarithms grow with the position, the first tokens of a long sequence are
+lost. Here each step of a loop adds up twice as many terms as the one before, by ``logaddexp``.
+
+``logaddexp`` is written as ``log(exp(a) + exp(b))``, infinite from 89 on, and ``logsigmoid``, of which forget gates are
+made, as ``log(sigmoid(x))``, minus infinity below -103.
 
 Issue: none known. Seen in 2.13 with onnxscript 0.7.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from onnxscript import FLOAT, script
 from onnxscript import opset18 as op18
 from onnxscript.values import Opset
-
-OPERATOR = torch.ops.aten.logcumsumexp.default
 
 
 @script(Opset("posexport.torch", 1), default_opset=op18)  # type: ignore[untyped-decorator]
@@ -34,8 +36,7 @@ def _along_rows(x_RT: FLOAT[...]) -> FLOAT[...]:
     return sums
 
 
-def logcumsumexp(x: Any, dim: int) -> Any:
-    """The translation of `OPERATOR`."""
+def _logcumsumexp(x: Any, dim: int) -> Any:
     rank = len(x.shape)
     if rank == 0:
         return x
@@ -45,3 +46,21 @@ def logcumsumexp(x: Any, dim: int) -> Any:
     rows = op18.Reshape(last, op18.Concat(op18.Constant(value_ints=[-1]), op18.Shape(last, start=rank - 1), axis=0))
     back = [order.index(axis) for axis in range(rank)]
     return op18.Transpose(op18.Reshape(_along_rows(rows), shape), perm=back)
+
+
+def _logaddexp(one: Any, other: Any) -> Any:
+    zero = op18.CastLike(op18.Constant(value_float=0.0), one)
+    gap = op18.Where(op18.Equal(one, other), zero, op18.Abs(op18.Sub(one, other)))  # of two infinities
+    return op18.Add(op18.Max(one, other), op18.Softplus(op18.Neg(gap)))
+
+
+def _log_sigmoid(x: Any) -> Any:
+    return op18.Neg(op18.Softplus(op18.Neg(x)))
+
+
+#: translations by PyTorch's operator
+TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.logcumsumexp.default: _logcumsumexp,
+    torch.ops.aten.logaddexp.default: _logaddexp,
+    torch.ops.aten.log_sigmoid.default: _log_sigmoid,
+}
