@@ -35,7 +35,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.definition import limits_of_module
 from posexport.modules.axes.discover import Discovered, discover
-from posexport.modules.axes.example_calls import counts_tokens
+from posexport.modules.axes.example_calls import ExampleCalls, counts_tokens
 from posexport.modules.axes.sizes import STANDARD, narrowed
 from posexport.modules.copied import copied
 from posexport.modules.drawn_calls import DrawnCalls
@@ -284,8 +284,17 @@ def _discovered(
         name: [names[axis] if isinstance(axis, str) else axis for axis in shape] for name, shape in shapes.items()
     }
     complete = len(declared) == len(tensors) and set(names.values()) <= set(STANDARD)
-    discovered = Discovered(shapes=declared) if complete else discover(argument, module, tensors, declared, fixed)
+    known = complete and _takes_one(argument, module, tensors, declared)
+    discovered = Discovered(shapes=declared) if known else discover(argument, module, tensors, declared, fixed)
     return discovered, ["; ".join(renamed)] if renamed else []
+
+
+def _takes_one(
+    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]]
+) -> bool:
+    """Whether the module takes one row of one token; where it does not, trial calls show how many it needs."""
+    shapes = {name: tuple(1 if isinstance(axis, str) else axis for axis in axes) for name, axes in declared.items()}
+    return ExampleCalls.of(argument, module, tensors, most=1)(shapes) is not None
 
 
 def _accepted(module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:

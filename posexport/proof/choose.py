@@ -26,6 +26,7 @@ from posexport.proof.branches.coverage import Branches, Coverage, cover
 from posexport.proof.engine import prove
 from posexport.proof.grid.grid import grid, switches, with_ends
 from posexport.proof.grid.point import FURTHER_OF_MODULES, Budget, GridPoint
+from posexport.proof.grid.turns import points_of_turns
 from posexport.proof.half_range import Range, RangeLog
 from posexport.proof.invariants.check import Invariants
 from posexport.proof.judges import Criterion, Guarded, UserTolerance
@@ -249,7 +250,11 @@ class _Choice:
         drawable = source.limits.kv_cache and not isinstance(self._widened_source.module, ForwardDecoder)
         if drawable and options.lengths is None and self._foreign is None:
             points = with_ends(points, source.limits, source.inputs, self._budget.fits_easily)
-        return points if options.lengths is not None else self._budget.with_few_rows(points)
+        if options.lengths is not None:
+            return points
+        points = self._budget.with_few_rows(points)
+        turns = (point for point in points_of_turns(source.limits, points) if self._budget.fits_easily(point))
+        return list(dict.fromkeys([*points, *turns]))
 
     def _judge(self) -> Judge:
         options = self._options

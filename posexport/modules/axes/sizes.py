@@ -111,9 +111,9 @@ def trace_sizes(ranges: Mapping[str, Range]) -> Sizes:
 def standard_sizes(groups: Mapping[str, Varying], sizes: Mapping[str, int]) -> Sizes:
     """The sizes of sequences that must differ from ``sizes``, because of least sizes and steps."""
     ranges = {axis: Range.of(axis, group) for axis, group in groups.items() if axis in STANDARD and axis != BATCH}
-    # the least size may make one token, as a patch of a series, and a dynamic axis must not have size 1
+    # the least size may make one token, as a patch of a series, and a dynamic axis must not have size 1, or one step
     accepted = {
-        axis: extent.inside(max(sizes[axis], extent.at(2) if extent.least > 1 else 1))
+        axis: extent.inside(max(sizes[axis], extent.at(2) if extent.least > 1 else 1, 2 * extent.step - 1))
         for axis, extent in ranges.items()
     }
     return {axis: size for axis, size in accepted.items() if size != sizes[axis]}

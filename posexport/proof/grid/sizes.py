@@ -48,10 +48,10 @@ def sized_points(limits: Limits, lengths: Sequence[int] | None, batches: Sequenc
         if (reason := _refused(limits, dict.fromkeys(axes, length))) is not None:
             raise PosexportError(f"length {length} cannot be compared: {reason}")
     chosen = limits.proof_sizes if lengths is None else [dict.fromkeys(axes, length) for length in lengths]
-    points = [_point(limits, batch, sizes) for sizes in chosen for batch in batches]
+    points = [point_of(limits, batch, sizes) for sizes in chosen for batch in batches]
     if lengths is None:
         points += [
-            msgspec.structs.replace(_point(limits, 1, sizes), must_be_rejected=True)
+            msgspec.structs.replace(point_of(limits, 1, sizes), must_be_rejected=True)
             for sizes in sizes_beyond(limits, limits.proof_sizes)
         ]
     return sorted(points, key=lambda point: point.length)
@@ -59,19 +59,20 @@ def sized_points(limits: Limits, lengths: Sequence[int] | None, batches: Sequenc
 
 def points_of_sizes(limits: Limits, points: Sequence[GridPoint]) -> list[GridPoint]:
     """Points of sequences, with the sizes of the other axes in turn."""
-    turn, least = cycle(limits.proof_sizes), tuple(limits.min_sizes.items())
-
-    def sized_point(point: GridPoint, sizes: Sizes) -> GridPoint:
-        tokens = int(sizes.get(SAMPLES, 0) / limits.elements_per_token)
-        return msgspec.structs.replace(point, sizes=tuple(sizes.items()), least_sizes=least, sound_tokens=tokens)
-
-    sized = [sized_point(point, next(turn)) for point in points]
+    turn = cycle(limits.proof_sizes)
+    sized = [with_sizes(limits, point, next(turn)) for point in points]
     accepted = next(point for point in sized if not point.must_be_rejected)
     rejected = [
         msgspec.structs.replace(accepted, sizes=tuple(sizes.items()), must_be_rejected=True)
         for sizes in sizes_beyond(limits, limits.proof_sizes)
     ]
     return sized + rejected
+
+
+def with_sizes(limits: Limits, point: GridPoint, sizes: Sizes) -> GridPoint:
+    """A point of sequences with ``sizes`` of the other axes."""
+    least, tokens = tuple(limits.min_sizes.items()), int(sizes.get(SAMPLES, 0) / limits.elements_per_token)
+    return msgspec.structs.replace(point, sizes=tuple(sizes.items()), least_sizes=least, sound_tokens=tokens)
 
 
 def sizes_beyond(limits: Limits, proven: Sequence[Sizes]) -> Iterator[dict[str, int]]:
@@ -97,6 +98,7 @@ def _refused(limits: Limits, sizes: Sizes) -> str | None:
     return None
 
 
-def _point(limits: Limits, batch: int, sizes: Sizes) -> GridPoint:
+def point_of(limits: Limits, batch: int, sizes: Sizes) -> GridPoint:
+    """The point of a module without a sequence at ``sizes`` of its axes."""
     tokens = max(1, int(math.prod(sizes.values()) / limits.elements_per_token))
     return GridPoint(batch=batch, length=tokens, sizes=tuple(sizes.items()), length_estimated=True)

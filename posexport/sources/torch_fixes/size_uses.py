@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from sympy import Integer
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_false, statically_known_true
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
@@ -28,6 +29,8 @@ _COMPARISONS = ("<", "<=", ">", ">=")
 _OF_SLICES = "slice_forward"
 #: how many divisions after one another are looked through, up to which divisor, and how many multiples are tried
 _LEVELS, _LARGEST, _MULTIPLES = 4, 256, 4
+#: sizes below which every one is tried
+_NEAR = 64
 
 
 @dataclass
@@ -103,6 +106,29 @@ class Choice:
     is_of_call: bool
     traced: int
 
+    @property
+    def has_sides(self) -> bool:
+        """Whether larger or smaller sizes than one are decided otherwise; else single ones, as by ``==``."""
+        return getattr(self.condition, "rel_op", "") in _COMPARISONS or bool(self.condition.has(Min, Max))
+
+    def turns(self) -> list[int]:
+        """The sizes nearest to the traced one, below and above, that are decided otherwise, as far as numbers show."""
+        numbers = {abs(int(number)) for number in self.condition.atoms(Integer)} - {0}
+        tried = {0, *numbers, *(one // other for one in numbers for other in numbers)}
+        tried = {
+            (one + step) * number for one in tried for step in (-1, 0, 1) for number in (1, *_divisors(self.condition))
+        }
+        sizes = sorted({*range(1, _NEAR), *(one + step for one in tried for step in (-1, 0, 1) if one + step > 0)})
+        below = (size for size in reversed(sizes) if size < self.traced and self._is_other(size))
+        above = (size for size in sizes if size > self.traced and self._is_other(size))
+        return [size for size in (next(below, None), next(above, None)) if size is not None]
+
+    def _is_other(self, size: int) -> bool:
+        try:
+            return not self.is_same(size)
+        except (ArithmeticError, TypeError):  # parts of the condition may not be defined there
+            return False
+
     def other_side(self, most: int) -> int | None:
         """The first size from the traced one on, up to ``most``, that is decided otherwise; None where none is."""
         return next((size for size in range(self.traced, most + 1) if not self.is_same(size)), None)
@@ -141,7 +167,7 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
             uses.branches.setdefault(line, branch)
             if axis is not None and divisor is not None:
                 uses.remainders.setdefault(Remainder(*axis, divisor), line)
-            if axis is not None and (getattr(condition, "rel_op", "") in _COMPARISONS or condition.has(Min, Max)):
+            if axis is not None:
                 (size,) = condition.free_symbols
                 choice = Choice(*axis, size, condition, branch, _is_in_call(caller), _traced(self.node.shape_env, size))
                 uses.choices.setdefault(choice, line)

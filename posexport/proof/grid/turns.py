@@ -1,0 +1,43 @@
+"""Points at sizes at which a line of a user's module takes another branch than in its trace. Imports no torch.
+
+``if x.shape[1] == 100`` has one side in the graph, and no usual size shows that it has two.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from posexport.base.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Limits
+from posexport.proof.grid.point import GridPoint
+from posexport.proof.grid.sizes import point_of, with_sizes
+
+#: tokens of the point that is changed, where the grid has one of as many
+_TOKENS = 2
+
+
+def points_of_turns(limits: Limits, points: Sequence[GridPoint]) -> Iterator[GridPoint]:
+    """Yields the smallest of ``points`` without padding at each of the limits' ``turns`` that the model accepts."""
+    plain = [p for p in points if p.padding == "none" and not (p.must_be_rejected or p.calls or p.cached or p.image)]
+    smallest = min(plain, key=lambda point: (point.batch, point.length < _TOKENS, point.length), default=None)
+    for axis, size in limits.turns:
+        if smallest is not None and _is_accepted(limits, axis, size):
+            yield from _at(limits, smallest, axis, size)
+
+
+def _at(limits: Limits, point: GridPoint, axis: str, size: int) -> Iterator[GridPoint]:
+    sizes = dict(point.sizes)
+    if axis == BATCH:
+        yield msgspec.structs.replace(point, batch=size)
+    elif axis in sizes:
+        sizes[axis] = size
+        yield point_of(limits, point.batch, sizes) if point.length_estimated else with_sizes(limits, point, sizes)
+    elif axis == SEQUENCE and not point.length_estimated:
+        yield msgspec.structs.replace(point, length=size)
+    elif axis == ENCODER_SEQUENCE and point.encoder_length is not None:
+        yield msgspec.structs.replace(point, encoder_length=size)
+
+
+def _is_accepted(limits: Limits, axis: str, size: int) -> bool:
+    least = limits.min_length if axis == SEQUENCE else limits.min_sizes.get(axis, 1)
+    most = limits.max_length if axis in limits.limited_axes else limits.max_sizes.get(axis)
+    return least <= size <= (most or size) and size % limits.size_steps.get(axis, 1) == 0

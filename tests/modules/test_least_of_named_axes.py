@@ -1,0 +1,41 @@
+"""Named axes get the least size that a module needs, as those that are found do."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.small import proven
+
+D = 5
+X = torch.randn(2, 9, D, generator=torch.Generator().manual_seed(0))
+AXES = {"features": ["batch_size", "sequence_length", D]}
+
+
+class Of(nn.Module):
+    """A function of the features."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.function(features)
+
+
+@pytest.mark.parametrize(
+    ("function", "least"),
+    [
+        (lambda x: x.topk(3, 1).values, 3),
+        (lambda x: F.pad(x.transpose(1, 2), (2, 3), mode="reflect"), 4),
+        (lambda x: x.var(1), 2),
+        (lambda x: x.diff(dim=1), 2),
+        (lambda x: x.cumsum(1), 1),
+    ],
+)
+def test_least(function: Callable[[Tensor], Tensor], least: int, tmp_path: Path) -> None:
+    done = proven(Of(function), tmp_path / "b", example_inputs={"features": X}, axes=AXES)
+    assert done.manifest.limits.min_length == least
