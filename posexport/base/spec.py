@@ -317,8 +317,7 @@ class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``proof_lengths`` replace the usual ones. ``proof_image_sizes``: (height, width) in pixels; none: no input is an
     image. ``proof_sizes``: sizes of all axes of a user's module except batch and sequence;
-    ``elements_per_token``: elements of these axes per token. ``trace_sizes``: sizes of axes to trace at. ``turns``:
-    axes, each with a size at which a line of a user's module takes another branch than in the trace.
+    ``elements_per_token``: elements of these axes per token. ``trace_sizes``: sizes of axes to trace at.
     """
 
     proof_lengths: list[int] = []
@@ -326,7 +325,6 @@ class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
     proof_sizes: list[dict[str, int]] = []
     elements_per_token: float = 1.0
     trace_sizes: dict[str, int] = {}
-    turns: list[tuple[str, int]] = []
 
 
 class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -338,7 +336,6 @@ class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         proof_sizes: sizes of all axes of a user's module except batch and sequence.
         elements_per_token: elements of these axes per token.
         trace_sizes: sizes of the traced example that differ from the default.
-        turns: axes, each with a size at which a line of a user's module takes another branch than in the trace.
     """
 
     proof_lengths: list[int] = []
@@ -346,7 +343,6 @@ class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     proof_sizes: list[dict[str, int]] = []
     elements_per_token: float = 1.0
     trace_sizes: dict[str, int] = {}
-    turns: list[tuple[str, int]] = []
 
     @staticmethod
     def of(contract: LengthContract, proof_plan: ProofPlan) -> "Limits":

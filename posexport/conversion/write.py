@@ -179,7 +179,7 @@ def _write(job: Job, shown: Shown) -> Written | Failed:
         if (failed := _failed_export(source, options, shown, err)) is not None:
             return failed
         raise
-    source = _with_turns(source, built)
+    source = msgspec.structs.replace(source, turns=[turn for graph in built for turn in graph.written.turns])
     _check_unpadding(recipe, built)
     _check_precision(recipe, built, job.remark)
     reduced = reduced_model(source, export, options.proof, job.remark) if options.verify else None
@@ -202,12 +202,6 @@ def _write(job: Job, shown: Shown) -> Written | Failed:
     layout.write(directory, source)
     manifest = manifest_of(source, directory, built, recipe, report, on_texts)
     return Written(msgspec.structs.replace(manifest, tokenizer=tokenizer), report)
-
-
-def _with_turns(source: "Source", built: "list[Built]") -> "Source":
-    """``source``, which is proven at the sizes at which lines of its module take another branch too."""
-    turns = [turn for graph in built for turn in graph.written.turns]
-    return msgspec.structs.replace(source, limits=msgspec.structs.replace(source.limits, turns=turns))
 
 
 def _failed_export(source: "Source", options: ConvertOptions, shown: Shown, err: PosexportError) -> Failed | None:

@@ -169,9 +169,11 @@ def _checked_outputs(calls: DrawnCalls, sizes: Sizes, outputs: list[OutputSpec])
     zero = [name for name, tensor in results.items() if not bool(tensor.any())]
     if zero and len(zero) < len(results):
         remarks.append(f"{', '.join(zero)}: zero for all inputs that were tried; the proof takes nothing but zeros")
-    of_batches = _numbers_of_batches(calls, sizes, drawn, [spec.name for spec in outputs if not spec.axes])
-    if of_batches:
-        remarks.append(f"{', '.join(of_batches)}: one number for the whole batch, which changes with every row of it")
+    fixed = {spec.name: spec for spec in outputs if all(isinstance(axis, int) for axis in spec.axes)}
+    of_batches = _of_batches(calls, sizes, drawn, [*fixed])
+    for name in of_batches:
+        what = f"one tensor {fixed[name].axes}" if fixed[name].axes else "one number"
+        remarks.append(f"{name}: {what} for the whole batch, which changes with every row of it")
     return of_batches, remarks
 
 
@@ -234,14 +236,15 @@ def _limited(
     return limited, {axis: min(size, limit) if axis in axes else size for axis, size in base.items()}
 
 
-def _numbers_of_batches(calls: DrawnCalls, sizes: Sizes, drawn: Mapping[str, Tensor], names: list[str]) -> list[str]:
-    """Those of the outputs ``names``, numbers without an axis, that depend on the inputs."""
+def _of_batches(calls: DrawnCalls, sizes: Sizes, drawn: Mapping[str, Tensor], names: list[str]) -> list[str]:
+    """Those of the outputs ``names``, of one size at all sizes of the inputs, that depend on the inputs of a batch."""
     if not names:
         return []
-    others = {spec.name: _changed(spec, drawn[spec.name]) for spec in calls.inputs}
+    inputs = [spec for spec in calls.inputs if BATCH in spec.axes] or calls.inputs
+    others = {spec.name: _changed(spec, drawn[spec.name]) for spec in inputs}
     changed = {name: tensor for name, tensor in others.items() if tensor is not None}
     # a loss of spectra does not change with the sign, nor a ratio where both of its inputs are halved
-    halved = [{spec.name: scaled(spec, drawn[spec.name], 0.5)} for spec in calls.inputs if spec.role == "values"]
+    halved = [{spec.name: scaled(spec, drawn[spec.name], 0.5)} for spec in inputs if spec.role == "values"]
     before = calls.run(sizes, drawn)
     after = [calls.run(sizes, {**drawn, **tensors}, " with other inputs") for tensors in (changed, *halved)]
     return [name for name in names if not all(torch.equal(before[name], outputs[name]) for outputs in after)]

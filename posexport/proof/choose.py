@@ -253,7 +253,9 @@ class _Choice:
         if options.lengths is not None:
             return points
         points = self._budget.with_few_rows(points)
-        turns = (point for point in points_of_turns(source.limits, points) if self._budget.fits_easily(point))
+        turns = (
+            point for point in points_of_turns(source.limits, source.turns, points) if self._budget.fits_easily(point)
+        )
         return list(dict.fromkeys([*points, *turns]))
 
     def _judge(self) -> Judge:

@@ -15,11 +15,13 @@ from posexport.proof.grid.sizes import point_of, with_sizes
 _TOKENS = 2
 
 
-def points_of_turns(limits: Limits, points: Sequence[GridPoint]) -> Iterator[GridPoint]:
-    """Yields the smallest of ``points`` without padding at each of the limits' ``turns`` that the model accepts."""
+def points_of_turns(
+    limits: Limits, turns: Sequence[tuple[str, int]], points: Sequence[GridPoint]
+) -> Iterator[GridPoint]:
+    """Yields the smallest of ``points`` without padding with each of ``turns``, an axis and its size, that fits."""
     plain = [p for p in points if p.padding == "none" and not (p.must_be_rejected or p.calls or p.cached or p.image)]
     smallest = min(plain, key=lambda point: (point.batch, point.length < _TOKENS, point.length), default=None)
-    for axis, size in limits.turns:
+    for axis, size in turns:
         if smallest is not None and _is_accepted(limits, axis, size):
             yield from _at(limits, smallest, axis, size)
 

@@ -20,7 +20,7 @@ from onnxscript.values import Opset
 
 
 @script(Opset("posexport.torch", 1), default_opset=op18)  # type: ignore[untyped-decorator]
-def _along_rows(x_RT: FLOAT[...]) -> FLOAT[...]:
+def _sums(x_RT: FLOAT[...]) -> FLOAT[...]:
     length = op18.Shape(x_RT, start=1, end=2)
     lowest = op18.CastLike(op18.Constant(value_float=float("-inf")), x_RT)
     shift = op18.Constant(value_ints=[1])
@@ -36,7 +36,8 @@ def _along_rows(x_RT: FLOAT[...]) -> FLOAT[...]:
     return sums
 
 
-def _logcumsumexp(x: Any, dim: int) -> Any:
+def along_rows(of_rows: Callable[[Any], Any], x: Any, dim: int) -> Any:
+    """``of_rows``, a function of [R, T], with axis ``dim`` of ``x`` as its last."""
     rank = len(x.shape)
     if rank == 0:
         return x
@@ -45,7 +46,11 @@ def _logcumsumexp(x: Any, dim: int) -> Any:
     shape = op18.Shape(last)
     rows = op18.Reshape(last, op18.Concat(op18.Constant(value_ints=[-1]), op18.Shape(last, start=rank - 1), axis=0))
     back = [order.index(axis) for axis in range(rank)]
-    return op18.Transpose(op18.Reshape(_along_rows(rows), shape), perm=back)
+    return op18.Transpose(op18.Reshape(of_rows(rows), shape), perm=back)
+
+
+def _logcumsumexp(x: Any, dim: int) -> Any:
+    return along_rows(_sums, x, dim)
 
 
 def _logaddexp(one: Any, other: Any) -> Any:
