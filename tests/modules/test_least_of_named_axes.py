@@ -39,3 +39,14 @@ class Of(nn.Module):
 def test_least(function: Callable[[Tensor], Tensor], least: int, tmp_path: Path) -> None:
     done = proven(Of(function), tmp_path / "b", example_inputs={"features": X}, axes=AXES)
     assert done.manifest.limits.min_length == least
+
+
+@pytest.mark.parametrize("function", [lambda x: x.amax(1), lambda x: x.relu().amax(1), lambda x: x.amin(1)])
+def test_a_maximum_reads_all_tokens(function: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    done = proven(Of(function), tmp_path / "b", example_inputs={"features": X})
+    assert done.manifest.inputs[0].axes == ["batch_size", "sequence_length", D]
+
+
+def test_what_is_beyond_the_first_elements_is_left_out(tmp_path: Path) -> None:
+    done = proven(Of(lambda x: x[:, :, :4].cumsum(1)), tmp_path / "b", example_inputs={"features": X[:, :, :4]})
+    assert done.manifest.inputs[0].axes == ["batch_size", "sequence_length", 4]

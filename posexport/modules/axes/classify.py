@@ -156,7 +156,9 @@ class Classify:
             return False
         if self._as_before(smaller) and self._as_before(self._calls(self._at(axes, 1))):
             return False
-        return self._as_before(self._calls(self._at(axes, 2 * size)))  # a stride ignores a few more samples
+        # a stride ignores a few more samples, and a maximum those that are no larger
+        twice = self._at(axes, 2 * size)
+        return self._as_before(self._calls(twice)) and self._as_before(self._calls(twice, larger=True))
 
     def _as_before(self, outputs: dict[str, Tensor] | None) -> bool:
         before = self._result.outputs

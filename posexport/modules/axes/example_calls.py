@@ -1,6 +1,6 @@
 """Calls of a user's module with its example resized: a failure is a result, not an error."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -59,8 +59,10 @@ class ExampleCalls:
         """How many calls may still be made."""
         return self.most - len(self.failures) + self.repeats
 
-    def __call__(self, shapes: Shapes) -> dict[str, Tensor] | None:
+    def __call__(self, shapes: Shapes, *, larger: bool = False) -> dict[str, Tensor] | None:
         """The outputs for the example in these shapes; None where it fails.
+
+        Beyond the example it is repeated, with values three times as large where ``larger``.
 
         An output that is empty or not finite is a failure, and one without an axis that others have: ``squeeze()`` of
         the one frame that a window makes.
@@ -71,6 +73,8 @@ class ExampleCalls:
             self.repeats += 1
             return None
         tensors = {name: with_largest(resized(tensor, shapes[name]), tensor) for name, tensor in self.tensors.items()}
+        if larger:
+            tensors = {name: with_larger(tensor, self.tensors[name].shape) for name, tensor in tensors.items()}
         for name, axes in self.indexed.items():
             rows = max(shapes[other][axis] for other, axis in axes)  # all of them must have one that an id reads
             tensors[name] = with_id(resized(self.tensors[name], shapes[name]) % rows, self.tensors[name], rows - 1)
@@ -123,6 +127,15 @@ def resized(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     for axis, (before, after) in enumerate(zip(tensor.shape, shape, strict=True)):
         if before != after:
             tensor = tensor.index_select(axis, torch.arange(after) % before)
+    return tensor
+
+
+def with_larger(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Real numbers with what is beyond ``shape`` times 3 and -3 in turn: the largest and the smallest are there."""
+    for axis, size in enumerate(shape if tensor.is_floating_point() else ()):
+        times = torch.ones(tensor.shape[axis])
+        times[size:], times[size + 1 :: 2] = 3.0, -3.0
+        tensor = tensor * times.view(-1, *[1] * (tensor.dim() - axis - 1))
     return tensor
 
 
