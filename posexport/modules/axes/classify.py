@@ -158,7 +158,7 @@ class Classify:
             return False
         # a stride ignores a few more samples, and a maximum those that are no larger
         twice = self._at(axes, 2 * size)
-        return self._as_before(self._calls(twice)) and self._as_before(self._calls(twice, larger=True))
+        return self._as_before(self._calls(twice)) and self._as_before(self._calls(twice, others=True))
 
     def _as_before(self, outputs: dict[str, Tensor] | None) -> bool:
         before = self._result.outputs

@@ -59,10 +59,10 @@ class ExampleCalls:
         """How many calls may still be made."""
         return self.most - len(self.failures) + self.repeats
 
-    def __call__(self, shapes: Shapes, *, larger: bool = False) -> dict[str, Tensor] | None:
+    def __call__(self, shapes: Shapes, *, others: bool = False) -> dict[str, Tensor] | None:
         """The outputs for the example in these shapes; None where it fails.
 
-        Beyond the example it is repeated, with values three times as large where ``larger``.
+        Beyond the example it is repeated, where ``others`` with other values.
 
         An output that is empty or not finite is a failure, and one without an axis that others have: ``squeeze()`` of
         the one frame that a window makes.
@@ -73,8 +73,8 @@ class ExampleCalls:
             self.repeats += 1
             return None
         tensors = {name: with_largest(resized(tensor, shapes[name]), tensor) for name, tensor in self.tensors.items()}
-        if larger:
-            tensors = {name: with_larger(tensor, self.tensors[name].shape) for name, tensor in tensors.items()}
+        if others:
+            tensors = {name: with_others(tensor, self.tensors[name].shape) for name, tensor in tensors.items()}
         for name, axes in self.indexed.items():
             rows = max(shapes[other][axis] for other, axis in axes)  # all of them must have one that an id reads
             tensors[name] = with_id(resized(self.tensors[name], shapes[name]) % rows, self.tensors[name], rows - 1)
@@ -130,12 +130,20 @@ def resized(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     return tensor
 
 
-def with_larger(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """Real numbers with what is beyond ``shape`` times 3 and -3 in turn: the largest and the smallest are there."""
-    for axis, size in enumerate(shape if tensor.is_floating_point() else ()):
-        times = torch.ones(tensor.shape[axis])
-        times[size:], times[size + 1 :: 2] = 3.0, -3.0
-        tensor = tensor * times.view(-1, *[1] * (tensor.dim() - axis - 1))
+def with_others(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """``tensor`` with other values beyond ``shape``.
+
+    Real numbers times 3 and -3 in turn, so that the largest and the smallest are there; of integers from the other end
+    of their range.
+    """
+    for axis, size in enumerate(shape):
+        before, beyond = tensor.narrow(axis, 0, size), tensor.narrow(axis, size, tensor.shape[axis] - size)
+        if tensor.is_floating_point():
+            times = 3.0 - 6.0 * (torch.arange(beyond.shape[axis]) % 2)
+            beyond = beyond * times.view(-1, *[1] * (tensor.dim() - axis - 1))
+        elif tensor.dtype != torch.bool and beyond.numel():
+            beyond = tensor.min() + tensor.max() - beyond
+        tensor = torch.cat([before, beyond], axis)
     return tensor
 
 

@@ -20,6 +20,7 @@ from posexport.nn.calling import carried, carrying
 from posexport.sources.torch_fixes import (
     adaptive_pool,
     arange,
+    bags,
     byte_masks,
     clamps,
     complex_views,
@@ -43,6 +44,7 @@ from posexport.sources.torch_fixes.packed_rows import PackedRows
 _FIXES = (
     adaptive_pool.pooled,
     arange.elements,
+    bags.bags,
     byte_masks.chosen,
     clamps.clamped,
     distances.distances,
