@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from posexport.base.sizes import multiple
 from posexport.base.spec import BATCH, HEIGHT, SEQUENCE, WIDTH
 from posexport.conversion.result import Failed, MissedError
+from posexport.errors import RefusedSizesError
 from posexport.proof.report.points import NOT_RUN
 
 if TYPE_CHECKING:
@@ -31,6 +32,15 @@ def shown_by_graph(source: "Source", built: "list[Built]", shown: "Shown", error
         or _from_least(source, built, shown, error)
         or shown_by_tables(source, shown, error)
     )
+
+
+def shown_by_sizes(source: "Source", shown: "Shown", error: Exception) -> Failed | None:
+    """Where the module itself refuses sizes of the proof, which an axis of other sizes has not."""
+    if isinstance(error, RefusedSizesError) and source.on_refused is not None:
+        change = source.on_refused(error.sizes)
+        if change is not None and change.added_to(shown) != shown:
+            return Failed(error, change.added_to(shown), change.remarks)
+    return None
 
 
 def shown_by_tables(source: "Source", shown: "Shown", error: Exception) -> Failed | None:

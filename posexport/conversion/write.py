@@ -21,7 +21,7 @@ from posexport.conversion.options import ConvertOptions, for_stored_rows
 from posexport.conversion.proof import OnTexts, agreement_on_texts, prove
 from posexport.conversion.reduced import Reduced, reduced_model
 from posexport.conversion.result import Failed, MissedError, Written
-from posexport.conversion.shown_axes import shown_by_graph, shown_by_tables, shown_by_trace
+from posexport.conversion.shown_axes import shown_by_graph, shown_by_sizes, shown_by_tables, shown_by_trace
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.run import preparation
@@ -190,7 +190,7 @@ def _write(job: Job, shown: Shown) -> Written | Failed:
         _check_least(source, directory, recipe, built)
         report, on_texts = _prove(job, source, compared, reduced)
     except (MissedError, PosexportError) as err:
-        if (failed := shown_by_graph(source, built, shown, err)) is not None:
+        if (failed := shown_by_graph(source, built, shown, err) or shown_by_sizes(source, shown, err)) is not None:
             return failed
         if isinstance(err, MissedError):
             for sentence in reasons(built, err.report):

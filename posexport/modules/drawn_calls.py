@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from posexport.base.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
 from posexport.base.system.freed_memory import trim_grown
-from posexport.errors import PosexportError
+from posexport.errors import PosexportError, RefusedSizesError
 from posexport.modules.axes.memory import Made
 from posexport.modules.axes.shapes_alone import ShapesAlone
 from posexport.modules.call import CallError, call
@@ -75,9 +75,8 @@ class DrawnCalls:
         except PosexportError as err:
             raise PosexportError(f"{self.argument}: {err}") from err
         except CallError as failed:
-            raise PosexportError(
-                f"{self.argument}: the module failed at sizes {sizes}{what}: {failed.quoted}{failed.line}"
-            ) from failed.error
+            sentence = f"{self.argument}: the module failed at sizes {sizes}{what}: {failed.quoted}{failed.line}"
+            raise RefusedSizesError(sentence, sizes) from failed.error
         finally:
             trim_grown()
 

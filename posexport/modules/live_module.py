@@ -8,6 +8,7 @@ parameters of ``forward``. `posexport.modules.axes` finds out which axes vary; `
 import hashlib
 import inspect
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from keyword import iskeyword
 from typing import Any
 
@@ -32,10 +33,11 @@ from posexport.base.spec import (
 from posexport.base.system.freed_memory import trim
 from posexport.base.targets.dtypes import DTYPES, MODEL_DTYPE
 from posexport.encodings.encoding import Encoding
-from posexport.errors import PosexportError
+from posexport.errors import PosexportError, RefusedSizesError
 from posexport.models.definition import limits_of_module
 from posexport.modules.axes.discover import Discovered, discover
 from posexport.modules.axes.example_calls import ExampleCalls, counts_tokens
+from posexport.modules.axes.refused import Refusals
 from posexport.modules.axes.sizes import STANDARD, narrowed
 from posexport.modules.copied import copied
 from posexport.modules.drawn_calls import DrawnCalls
@@ -108,7 +110,19 @@ def source_of_module(
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
     groups = narrowed(discovered.groups, axis_sizes(specs), shown.steps, shown.least)
-    results = dry_run(argument, module, specs, tensors, limits, groups, keeps_tables=shown.keeps_tables)
+    # the user's names of axes stay
+    on_refused = Refusals(argument, module, specs, tensors, groups) if tensors and not axes else None
+    try:
+        results = dry_run(argument, module, specs, tensors, limits, groups, keeps_tables=shown.keeps_tables)
+    except RefusedSizesError as err:
+        change = None if on_refused is None else on_refused(err.sizes)
+        if change is None or change.added_to(shown) == shown:
+            raise
+        more = change.added_to(shown)
+        source = source_of_module(
+            argument, module, inputs, label=label, fingerprint=fingerprint, known=known, shown=more
+        )
+        return msgspec.structs.replace(source, remarks=[*remarks, *source.remarks, *change.remarks.values()])
     trim()
     limits = msgspec.structs.replace(results.limits, trace_sizes={**results.limits.trace_sizes, **shown.traced})
     if discovered.tokens is not None:
@@ -132,6 +146,7 @@ def source_of_module(
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
         further=results.further,
+        on_refused=None if on_refused is None else partial(on_refused, keep=SEQUENCE),
         call_bytes=lambda sizes: DrawnCalls(argument, module, specs).call_bytes(sizes),
         promises=Promises(
             padding_invariant=False,

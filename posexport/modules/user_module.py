@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.base.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
-from posexport.errors import PosexportError
+from posexport.errors import PosexportError, RefusedSizesError
 from posexport.modules.call import CallError, call, computed_dtype
 from posexport.modules.copied import copying, deep_copied, with_copied_closures
 from posexport.modules.lazy_copies import share_until_written
@@ -98,7 +98,7 @@ class UserModule(TracedModule):
         except PosexportError as err:
             raise PosexportError(f"{self.argument}: {err}") from err
         except CallError as failed:
-            raise PosexportError(self._sentence(failed, sizes)) from failed.error
+            raise RefusedSizesError(self._sentence(failed, sizes), sizes) from failed.error
         self._check(outputs, sizes)
         self.accepted.add((computed_dtype(self.module) == torch.float64, tuple(sizes.items())))
         return tuple(outputs.values())

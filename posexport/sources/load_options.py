@@ -1,7 +1,7 @@
 """What a source is loaded with: the options of ``posexport convert`` and of its Python form that concern it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from posexport.base.options.settings import named_folders, pairs
@@ -28,6 +28,19 @@ class Shown:
     traced: Mapping[str, int] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
     keeps_tables: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """What sizes that a module refuses show of its axes: ``least`` and ``fixed`` of `Shown`, and a remark on each."""
+
+    least: Mapping[str, int] = field(default_factory=dict)
+    fixed: frozenset[tuple[str, int]] = frozenset()
+    remarks: Mapping[str, str] = field(default_factory=dict)
+
+    def added_to(self, shown: Shown) -> Shown:
+        """``shown`` with what is known now."""
+        return replace(shown, least={**shown.least, **self.least}, fixed=shown.fixed | self.fixed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from posexport.nn.norms import RMSNorm
 
 if TYPE_CHECKING:
     from posexport.graph.precision.blocks.stored_rows import StoredRows
+    from posexport.sources.load_options import Refused
 
 
 class Model(ModelSpec, frozen=True, kw_only=True):
@@ -28,6 +29,8 @@ class Model(ModelSpec, frozen=True, kw_only=True):
         further: lengths beyond the usual ones to prove it at, where there is memory for them.
         call_bytes: bytes that a call at sizes of all axes has in memory together; None there: not known; None:
             estimates of memory are by lengths alone.
+        on_refused: what sizes that the module refuses show of its axes; None there: nothing, or of a module that the
+            user named the axes of.
         promises: what holds between its outputs for different inputs.
         parts: the graphs it is exported as, in the order they run; empty: it is one graph.
         labels: names of the labels that are in no file of a checkpoint; empty: its files say them, or nobody does.
@@ -39,6 +42,7 @@ class Model(ModelSpec, frozen=True, kw_only=True):
     module: nn.Module
     further: list[int] = msgspec.field(default_factory=list)
     call_bytes: Callable[[Mapping[str, int]], int | None] | None = None
+    on_refused: "Callable[[dict[str, int]], Refused | None] | None" = None
     promises: Promises = Promises()
     parts: list[Part] = msgspec.field(default_factory=list)
     labels: list[str] = msgspec.field(default_factory=list)

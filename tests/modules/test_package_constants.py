@@ -195,11 +195,12 @@ def test_a_table_that_is_sliced_by_a_size_is_no_constant(tmp_path: Path) -> None
     _agrees(tmp_path / "b", module, {"ids": torch.arange(190).view(1, 190) % 11})
 
 
-def test_ids_of_an_axis_are_a_least_size_of_it(tmp_path: Path) -> None:
+def test_ids_of_an_axis_are_below_its_size(tmp_path: Path) -> None:
     reverse = torch.arange(20).view(-1, 2).flip(1).flatten()
     done = proven(Bonds(), tmp_path / "b", example_inputs={"bonds": torch.randn(20, D), "reverse": reverse})
     assert done.manifest is not None
-    assert done.manifest.limits.min_length == 20
+    assert done.manifest.limits.min_length == 1
+    assert [spec.rows_of for spec in done.manifest.inputs if spec.role == "rows"] == ["sequence_length"]
     _agrees(tmp_path / "b", Bonds(), {"bonds": torch.randn(24, D), "reverse": torch.arange(24) % 20})
 
 

@@ -26,7 +26,7 @@ _BOX = 4
 #: by which parts of its size an axis is made larger to see whether all sizes are accepted: few have both as divisors
 _PARTS = (3, 7)
 #: calls that the search for a least size does not use up
-_SPARED = 6
+SPARED = 6
 
 
 class Classify:
@@ -304,14 +304,14 @@ class Classify:
     def _least(self, group: Varying) -> None:
         """Finds the smallest size of a group: the first multiple of the step, else by bisection."""
         high, low = group.size // group.step, 0
-        if high == 1 or self._calls.left <= _SPARED:
+        if high == 1 or self._calls.left <= SPARED:
             group.least = group.size
             return
         first = 1
         while high - low > 1:
             middle = first or (low + high) // 2
             first = 0
-            if self._calls.left <= _SPARED:
+            if self._calls.left <= SPARED:
                 break
             if self._accepts_sizes([(group, middle * group.step)]):
                 high = middle
@@ -327,7 +327,7 @@ class Classify:
         """
         groups = [group for group in self._result.varying if any(axis for _, axis in group.members)]
         low, high = -1, SHARES
-        while len(groups) > 1 and high - low > 1 and self._calls.left > _SPARED:
+        while len(groups) > 1 and high - low > 1 and self._calls.left > SPARED:
             share = (low + high) // 2 if low >= 0 else 0
             accepted = self._accepts_shares([(group, share) for group in groups])
             low, high = (low, share) if accepted else (share, high)
@@ -337,7 +337,7 @@ class Classify:
         raised = [
             group
             for group in groups
-            if self._calls.left <= _SPARED
+            if self._calls.left <= SPARED
             or self._accepts_shares([(other, SHARES if other is group else low) for other in groups])
         ]
         if not self._accepts_shares([(group, high if group in raised else 0) for group in groups]):

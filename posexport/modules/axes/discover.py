@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from posexport.base.spec import BATCH, SEQUENCE, Axis
 from posexport.errors import PosexportError
 from posexport.modules.axes.classified import Classified, Varying
-from posexport.modules.axes.classify import Classify
+from posexport.modules.axes.classify import SPARED, Classify
 from posexport.modules.axes.example_calls import ExampleCalls, SpentError, TensorAxis, counts_rows, resized
 from posexport.modules.axes.indexed import find_indexed
 from posexport.modules.axes.names import MOST_CHANNELS, named
@@ -90,6 +90,8 @@ def discover(
             classified,
             {label: group for label, group in groups_declared.items() if group is not None},
             lambda group: not _joined(group, calls.indexed) and separate(calls, classified, group, masks),
+            # where calls are spent, the least size is not known
+            lambda group: group.least <= group.step or calls.left <= SPARED,
         )
     except SpentError:
         remark = (

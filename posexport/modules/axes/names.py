@@ -28,12 +28,14 @@ def named(
     classified: Classified,
     declared: Mapping[str, Varying],
     separate: Callable[[Varying], bool],
+    takes_one: Callable[[Varying], bool],
 ) -> Named:
     """The groups that vary, each with a name; those that are most likely channels have none and are left out.
 
     ``declared``: groups that the user named. ``separate``: whether the rows of a group are independent of one another.
+    ``takes_one``: whether one row is accepted, as of a batch.
     """
-    return _Names(tensors, classified, declared, separate).run()
+    return _Names(tensors, classified, declared, lambda group: takes_one(group) and separate(group), takes_one).run()
 
 
 class _Names:
@@ -43,8 +45,9 @@ class _Names:
         classified: Classified,
         declared: Mapping[str, Varying],
         separate: Callable[[Varying], bool],
+        takes_one: Callable[[Varying], bool],
     ) -> None:
-        self._tensors, self._classified, self._separate = tensors, classified, separate
+        self._tensors, self._classified, self._separate, self._takes_one = tensors, classified, separate, takes_one
         self._names: Named = list(declared.items())
 
     def run(self) -> Named:
@@ -82,7 +85,7 @@ class _Names:
                 has_batch = rank > _IMAGE or (rank == _IMAGE and tensor.shape[-1] > MOST_CHANNELS)
             else:
                 has_batch = rank == _IDS
-            if has_batch and group is not None and self._is_open(group):
+            if has_batch and group is not None and self._is_open(group) and self._takes_one(group):
                 return group
         return None
 

@@ -256,8 +256,9 @@ class _Search:
         if not longer:
             yield from self._more_rows(point)
             return
-        longest = frames(longer[-1].length, self._source.limits.convolutions)
-        for count in dict.fromkeys((longest, max(longest // _STEP * _STEP, 1))):
+        limits = self._source.limits
+        longest, least = (frames(n, limits.convolutions) for n in (longer[-1].length, limits.min_length))
+        for count in dict.fromkeys((longest, max(longest // _STEP * _STEP, least, 1))):
             yield from self._more_rows(self._sized(point, count))
 
     def _more_images(self) -> Iterator[GridPoint]:
