@@ -57,7 +57,7 @@ def test_infinity_gives_the_vectors_of_encode(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     vectors = np.array(json.loads(done.stdout.strip().splitlines()[-1]))
     # it divides by the length, which this model's modules may leave out
-    agree(vectors, bundle.encode(TEXTS, normalize=True), "model in float32", np.float32)
+    agree(vectors, bundle.encode(TEXTS, normalize_embeddings=True), "model in float32", np.float32)
 
 
 def test_a_bundle_is_what_text_embeddings_inference_reads(tmp_path: Path) -> None:
