@@ -3,7 +3,7 @@
 Of equal elements ``median`` and ``kthvalue`` may find another one than PyTorch's, which promises none. A running
 product is multiplied up by doubling: each step of a loop takes twice as many elements together as the one before.
 
-Issue: none known. Missing in 2.13 with onnxscript 0.7.
+Issue: none known. Seen in 2.13 with onnxscript 0.7.
 """
 
 from collections.abc import Callable, Iterator
