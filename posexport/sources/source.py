@@ -65,7 +65,7 @@ class Source(Model, frozen=True, kw_only=True):
         revision: the commit of a source from the Hugging Face Hub.
         sha256: digest of a checkpoint's files, of a Python file and its weights, or of a built-in model's weights.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
-        turns: axes, each with a size at which a line of a user's module takes another branch than in its trace.
+        turns: sizes by axis at which a line of a user's module takes another branch than in its trace.
         stored_rows: how a checkpoint has weights of 4 bits; None: it has others.
     """
 
@@ -75,7 +75,7 @@ class Source(Model, frozen=True, kw_only=True):
     kind: SourceKind
     sha256: str
     files: dict[str, Path] = msgspec.field(default_factory=dict)
-    turns: Sequence[tuple[str, int]] = ()
+    turns: Sequence[Mapping[str, int]] = ()
     stored_rows: "StoredRows | None" = None
 
     @classmethod

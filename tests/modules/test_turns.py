@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from sympy import Eq, Ge, Ne, Symbol
 from torch import Tensor, nn
 from torch.utils._sympy.functions import FloorDiv, Mod
@@ -73,3 +74,21 @@ def test_a_branch_at_one_height_is_found(tmp_path: Path) -> None:
     done = posexport.convert(Turning(lambda x: x.shape[2] == 87), tmp_path / "b", example_inputs={"features": pixels})
     wrong = [point for point in done.report.points if point.verdict == "fail"]
     assert [dict(point.sizes)["height"] for point in wrong] == [87]
+
+
+class Between(nn.Module):
+    """Attention that is causal where there are as many keys as queries."""
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        if queries.shape[1] == keys.shape[1]:
+            return F.scaled_dot_product_attention(queries, keys, keys, is_causal=True)
+        return F.scaled_dot_product_attention(queries, keys, keys)
+
+
+def test_a_branch_by_two_axes_is_found(tmp_path: Path) -> None:
+    inputs = {"queries": torch.randn(2, 9, D), "keys": torch.randn(2, 7, D)}
+    done = posexport.convert(Between(), tmp_path / "b", example_inputs=inputs)
+    wrong = [point for point in done.report.points if point.verdict == "fail"]
+    assert wrong
+    assert all(point.length == point.encoder_length for point in wrong)
+    assert any("was decided once for all sizes" in remark for remark in done.remarks)

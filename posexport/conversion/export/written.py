@@ -47,7 +47,7 @@ class Written:
     ``suspects``: lines that a missed proof may come from, with a remark on each. ``steps``: axes for whose multiples
     of a number the graph was traced, or for all other sizes: a line branches by the remainder. ``other_sides``: axes
     with a branch for larger sizes than the traced one. ``least``: axes with a branch for smaller sizes than these.
-    ``turns``: axes with a size at which a line takes another branch than in the trace.
+    ``turns``: sizes by axis at which a line takes another branch than in the trace.
     """
 
     lines: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Written:
     steps: Mapping[str, "Step"] = field(default_factory=dict)
     other_sides: Mapping[str, "OtherSide"] = field(default_factory=dict)
     least: Mapping[str, "OtherSide"] = field(default_factory=dict)
-    turns: Sequence[tuple[str, int]] = ()
+    turns: Sequence[Mapping[str, int]] = ()
 
     def about(self, text: str) -> str | None:
         """A message of ONNX Runtime explained for the module."""
@@ -85,11 +85,22 @@ def written_by(model: ir.Model) -> Written:
                     lines[node.name] = line
                 if node.op_type == "Resize" and node.attributes.get_int("antialias", False):
                     suspects[line] = "a node Resize with antialias, in a graph that is not proven"
-    turns = {(axis, size): None for choice, axis, _ in _choices(uses, axes) for size in choice.turns()}
+    turns = [
+        {**{axes[name][number]: traced for name, number, traced in choice.others}, axis: size}
+        for choice, axis, _ in _choices(uses, axes)
+        for size in choice.turns()
+    ]
     larger = _sides(uses, axes, lambda choice: choice.other_side(_TRACED))
     least = _sides(uses, axes, Choice.least_of_side)
     least = {axis: side for axis, side in least.items() if side.size > 1}
-    return Written(lines, suspects, _steps(uses, axes), larger, least, [*turns])
+    return Written(
+        lines,
+        suspects,
+        _steps(uses, axes),
+        larger,
+        least,
+        [turn for at, turn in enumerate(turns) if turn not in turns[:at]],
+    )
 
 
 def _choices(uses: SizeUses, axes: Mapping[str | None, Sequence[str]]) -> Iterator[tuple[Choice, str, str]]:
@@ -115,7 +126,7 @@ def _sides(
     """By axis, the largest one; ``axes``: of every input. ``size_of``: where a comparison is decided otherwise."""
     sides: dict[str, OtherSide] = {}
     for choice, axis, line in _choices(uses, axes):
-        size = size_of(choice) if choice.has_sides and not choice.is_of_call else None
+        size = size_of(choice) if choice.has_sides and not (choice.is_of_call or choice.others) else None
         if size is not None and (axis not in sides or size > sides[axis].size):
             sides[axis] = OtherSide(size, line)
     return sides

@@ -3,7 +3,7 @@
 ``if x.shape[1] == 100`` has one side in the graph, and no usual size shows that it has two.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -16,27 +16,32 @@ _TOKENS = 2
 
 
 def points_of_turns(
-    limits: Limits, turns: Sequence[tuple[str, int]], points: Sequence[GridPoint]
+    limits: Limits, turns: Sequence[Mapping[str, int]], points: Sequence[GridPoint]
 ) -> Iterator[GridPoint]:
-    """Yields the smallest of ``points`` without padding with each of ``turns``, an axis and its size, that fits."""
+    """Yields the smallest of ``points`` without padding at each of ``turns``, sizes by axis, that the model accepts."""
     plain = [p for p in points if p.padding == "none" and not (p.must_be_rejected or p.calls or p.cached or p.image)]
     smallest = min(plain, key=lambda point: (point.batch, point.length < _TOKENS, point.length), default=None)
-    for axis, size in turns:
-        if smallest is not None and _is_accepted(limits, axis, size):
-            yield from _at(limits, smallest, axis, size)
+    for sizes in turns:
+        point = smallest
+        for axis, size in sizes.items():
+            point = None if point is None or not _is_accepted(limits, axis, size) else _at(limits, point, axis, size)
+        if point is not None:
+            yield point
 
 
-def _at(limits: Limits, point: GridPoint, axis: str, size: int) -> Iterator[GridPoint]:
+def _at(limits: Limits, point: GridPoint, axis: str, size: int) -> GridPoint | None:
+    """``point`` with a size of an axis; None where it has no such axis."""
     sizes = dict(point.sizes)
     if axis == BATCH:
-        yield msgspec.structs.replace(point, batch=size)
-    elif axis in sizes:
+        return msgspec.structs.replace(point, batch=size)
+    if axis in sizes:
         sizes[axis] = size
-        yield point_of(limits, point.batch, sizes) if point.length_estimated else with_sizes(limits, point, sizes)
-    elif axis == SEQUENCE and not point.length_estimated:
-        yield msgspec.structs.replace(point, length=size)
-    elif axis == ENCODER_SEQUENCE and point.encoder_length is not None:
-        yield msgspec.structs.replace(point, encoder_length=size)
+        return point_of(limits, point.batch, sizes) if point.length_estimated else with_sizes(limits, point, sizes)
+    if axis == SEQUENCE and not point.length_estimated:
+        return msgspec.structs.replace(point, length=size)
+    if axis == ENCODER_SEQUENCE and point.encoder_length is not None:
+        return msgspec.structs.replace(point, encoder_length=size)
+    return None
 
 
 def _is_accepted(limits: Limits, axis: str, size: int) -> bool:

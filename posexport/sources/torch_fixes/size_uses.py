@@ -41,7 +41,7 @@ class SizeUses:
         constants: sizes that became numbers, each with the user's line, empty where none is known.
         int_lines: the user's lines that call ``int()`` of a size.
         branches: the user's lines that branch on a size, each with the branch that was traced.
-        choices: comparisons of the size of an axis, each with the line.
+        choices: comparisons of the size of an axis, others being as in the trace, each with the line.
         remainders: axes whose multiples of a number a line treats in another way than other sizes, each with the line.
         equalities: sizes of which something must be a number, as of the rows of a weight, each with the line.
         slices: symbols of the lengths of slices between sizes, which the tracer does not know, each with the line.
@@ -96,6 +96,7 @@ class Choice:
     """A comparison ``condition`` of the ``size`` of an axis, by input and number, that was decided as ``way``.
 
     ``is_of_call``: it decided a call, as of ``min`` and ``max``, and no branch. ``traced``: the size in the trace.
+    ``others``: inputs, numbers and traced sizes of other axes, for which it is one of ``size`` alone.
     """
 
     input: str
@@ -105,6 +106,7 @@ class Choice:
     way: bool
     is_of_call: bool
     traced: int
+    others: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def has_sides(self) -> bool:
@@ -167,9 +169,7 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
             uses.branches.setdefault(line, branch)
             if axis is not None and divisor is not None:
                 uses.remainders.setdefault(Remainder(*axis, divisor), line)
-            if axis is not None:
-                (size,) = condition.free_symbols
-                choice = Choice(*axis, size, condition, branch, _is_in_call(caller), _traced(self.node.shape_env, size))
+            for choice in _choices(self.node.shape_env, condition, branch, is_of_call=_is_in_call(caller)):
                 uses.choices.setdefault(choice, line)
         return branch
 
@@ -256,6 +256,17 @@ def _place(sizes: Any, symbols: Collection[Any]) -> tuple[str, int] | None:
     sources = sizes.var_to_sources.get(next(iter(symbols)), []) if len(symbols) == 1 else []
     named = (source for source in sources if hasattr(getattr(source, "base", None), "local_name"))
     return next(((source.base.local_name, source.idx) for source in named), None)
+
+
+def _choices(sizes: ShapeEnv, condition: Any, way: bool, *, is_of_call: bool) -> Iterator[Choice]:
+    """Yields a comparison of sizes as one of the size of each axis, where the others are as in the trace."""
+    places = {symbol: _place(sizes, [symbol]) for symbol in sorted(condition.free_symbols, key=str)}
+    for symbol, place in places.items():
+        others = {other: _traced(sizes, other) for other in places if other != symbol}
+        alone = condition.subs(others)
+        if place is not None and all(places.values()) and alone.free_symbols == {symbol}:
+            known = tuple((*where, others[other]) for other, where in places.items() if other in others and where)
+            yield Choice(*place, symbol, alone, way, is_of_call, _traced(sizes, symbol), known)
 
 
 def _divisor(condition: Any) -> int | None:
