@@ -1,7 +1,7 @@
 """The result of a conversion."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,11 +31,13 @@ class Failed:
     Attributes:
         shown: the axes as far as they are known now; None: the KV cache is in the way that a decoder gets by default.
         remarks: what to say of each axis where the other conversion is the one that is written.
+        reasons: what to say of this one where the other fails too.
     """
 
     error: Exception
     shown: "Shown | None" = None
     remarks: Mapping[str, str] = field(default_factory=dict)
+    reasons: Sequence[str] = ()
 
 
 class Written(NamedTuple):

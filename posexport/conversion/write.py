@@ -4,7 +4,7 @@ import gc
 import json
 import shutil
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,25 +101,31 @@ def _with_shown_axes(job: Job) -> Written | Failed:
     """Tries again with what each graph that failed shows of the axes; `Failed` by the KV cache alone."""
     # only a module gets another graph; what was said of the one before is then not true of it
     of_module = not isinstance(job.argument, str) or ".py:" in job.argument
-    shown, remarks, errors = Shown(), dict[str, str](), list[Exception]()
+    shown, remarks, first = Shown(), dict[str, str](), None
     for _ in range(_MOST):
         heard: list[str] = []
         try:
             with returned_at_once():
                 result = _write(replace(job, remark=heard.append) if of_module else job, shown)
-            if isinstance(result, Written):
-                heard += remarks.values()
-            elif result.shown is not None:
-                heard.clear()
-        finally:
-            for sentence in heard:
-                job.remark(sentence)
+        except Exception as err:
+            if first is not None and isinstance(err, PosexportError | MissedError):
+                break
+            _say(job, heard)
+            raise
         if isinstance(result, Written) or result.shown is None:
+            _say(job, [*heard, *(remarks.values() if isinstance(result, Written) else ())])
             return result
-        errors.append(without_locals(result.error))
+        first = first or (without_locals(result.error), [*heard, *result.reasons])
         _give_back()  # the trace that failed, with its weights
         shown, remarks = result.shown, remarks | dict(result.remarks)
-    raise errors[0]  # nothing that was shown helps
+    assert first is not None
+    _say(job, first[1])
+    raise first[0]  # nothing that was shown helps
+
+
+def _say(job: Job, sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        job.remark(sentence)
 
 
 def _give_back() -> None:
@@ -191,10 +197,9 @@ def _write(job: Job, shown: Shown) -> Written | Failed:
         report, on_texts = _prove(job, source, compared, reduced)
     except (MissedError, PosexportError) as err:
         if (failed := shown_by_graph(source, built, shown, err) or shown_by_sizes(source, shown, err)) is not None:
-            return failed
+            return replace(failed, reasons=[*reasons(built, err.report)] if isinstance(err, MissedError) else [])
         if isinstance(err, MissedError):
-            for sentence in reasons(built, err.report):
-                job.remark(sentence)
+            _say(job, reasons(built, err.report))
             raise
         raise explained(source.name, built, err) from err
     # the files next to them

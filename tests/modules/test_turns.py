@@ -53,6 +53,7 @@ class Turning(nn.Module):
         (lambda x: x.shape[1] == 100, {"length": 100}),
         (lambda x: x.shape[1] // 4 == 300, {"length": 1200}),
         (lambda x: x.shape[0] == 5, {"batch": 5}),
+        (lambda x: x.shape[0] > 4, {"batch": 5}),
     ],
 )
 def test_a_branch_at_one_size_is_found(turns: Callable[[Tensor], bool], at: dict[str, int], tmp_path: Path) -> None:
