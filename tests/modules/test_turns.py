@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from sympy import Eq, Ge, Ne, Symbol
+from sympy import Eq, Ge, Ne, Symbol  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 import posexport
+from posexport.proof.report.points import Point
 from posexport.sources.torch_fixes.size_uses import Choice
 from tests.small import proven
 
@@ -36,6 +37,11 @@ def test_the_sizes_that_are_decided_otherwise(condition: object, turns: list[int
     assert Choice("x", 1, N, condition, way=way, is_of_call=False, traced=11).turns() == turns
 
 
+def _wrong(done: posexport.Conversion) -> list[Point]:
+    assert done.report is not None
+    return [point for point in done.report.points if point.verdict == "fail"]
+
+
 class Turning(nn.Module):
     """Twice the features where ``turns`` says so."""
 
@@ -58,7 +64,7 @@ class Turning(nn.Module):
 )
 def test_a_branch_at_one_size_is_found(turns: Callable[[Tensor], bool], at: dict[str, int], tmp_path: Path) -> None:
     done = posexport.convert(Turning(turns), tmp_path / "b", example_inputs={"features": X})
-    wrong = [point for point in done.report.points if point.verdict == "fail"]
+    wrong = _wrong(done)
     assert [{name: getattr(point, name) for name in at} for point in wrong] == [at]
     assert any("was decided once for all sizes" in remark for remark in done.remarks)
     proven(Turning(turns, 1.0), tmp_path / "b", example_inputs={"features": X})
@@ -73,7 +79,7 @@ def test_rare_multiples_are_steps(tmp_path: Path) -> None:
 def test_a_branch_at_one_height_is_found(tmp_path: Path) -> None:
     pixels = torch.randn(2, 3, 24, 24)
     done = posexport.convert(Turning(lambda x: x.shape[2] == 87), tmp_path / "b", example_inputs={"features": pixels})
-    wrong = [point for point in done.report.points if point.verdict == "fail"]
+    wrong = _wrong(done)
     assert [dict(point.sizes)["height"] for point in wrong] == [87]
 
 
@@ -89,7 +95,7 @@ class Between(nn.Module):
 def test_a_branch_by_two_axes_is_found(tmp_path: Path) -> None:
     inputs = {"queries": torch.randn(2, 9, D), "keys": torch.randn(2, 7, D)}
     done = posexport.convert(Between(), tmp_path / "b", example_inputs=inputs)
-    wrong = [point for point in done.report.points if point.verdict == "fail"]
+    wrong = _wrong(done)
     assert wrong
     assert all(point.length == point.encoder_length for point in wrong)
     assert any("was decided once for all sizes" in remark for remark in done.remarks)

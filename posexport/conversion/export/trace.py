@@ -220,7 +220,8 @@ _OF_SIZES: dict[Callable[..., Any], Callable[..., Any]] = {torch.sym_sqrt: _squa
 def translations(opset: int) -> dict[Callable[..., Any], Callable[..., Any]]:
     """The exporter's custom translations at ``opset``, by PyTorch's operator."""
     norms = {unit_scale.OPERATOR: unit_scale.rms_norm} if opset >= unit_scale.OPSET else {}
-    others = {**log_sums.TRANSLATIONS, **missing_operators.TRANSLATIONS, baddbmm.OPERATOR: baddbmm.baddbmm}
+    others: dict[Callable[..., Any], Callable[..., Any]] = {baddbmm.OPERATOR: baddbmm.baddbmm}
+    others |= log_sums.TRANSLATIONS | missing_operators.TRANSLATIONS
     return _OF_SIZES | dict.fromkeys(OPERATORS, index_put) | norms | others
 
 

@@ -27,13 +27,13 @@ def bags(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, A
     padding, scales_BN = bound.arguments["padding_idx"], bound.arguments["per_sample_weights"]
     if ids_BN.dim() != _MATRIX or bound.arguments["max_norm"] is not None:
         return None
-    rows = F.embedding(ids_BN, table)
+    rows: Tensor = F.embedding(ids_BN, table)
     if scales_BN is not None:
         rows = rows * scales_BN[..., None]
     if padding is None:
-        return {"sum": rows.sum, "mean": rows.mean, "max": rows.amax}[mode](1)
+        return rows.amax(1) if mode == "max" else rows.sum(1) if mode == "sum" else rows.mean(1)
     kept_BN1 = (ids_BN != padding % table.shape[0])[..., None]
     if mode == "max":
         return torch.where(kept_BN1.any(1), rows.masked_fill(~kept_BN1, -torch.inf).amax(1), 0.0)
-    total = (rows * kept_BN1).sum(1)
+    total: Tensor = (rows * kept_BN1).sum(1)
     return total if mode == "sum" else total / kept_BN1.sum(1).clamp(min=1)

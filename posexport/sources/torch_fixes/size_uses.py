@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from sympy import Integer
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_false, statically_known_true
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
@@ -115,7 +114,7 @@ class Choice:
 
     def turns(self) -> list[int]:
         """The sizes nearest to the traced one, below and above, that are decided otherwise, as far as numbers show."""
-        numbers = {abs(int(number)) for number in self.condition.atoms(Integer)} - {0}
+        numbers = {abs(int(number)) for number in self.condition.atoms() if number.is_Integer} - {0}
         tried = {0, *numbers, *(one // other for one in numbers for other in numbers)}
         tried = {
             (one + step) * number for one in tried for step in (-1, 0, 1) for number in (1, *_divisors(self.condition))
