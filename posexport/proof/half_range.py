@@ -63,7 +63,8 @@ class RangeLog:
         self._seen += seen
         proto = ir.to_proto(loaded).SerializeToString()
         weights = None if isinstance(model, bytes) else model.parent
-        session = bundle_session(proto, threads=self.threads, spinning=False, weights=weights)
+        # each value is let go after its extremes: at the end of the graph all of them would be in memory
+        session = bundle_session(proto, threads=self.threads, spinning=False, weights=weights, as_ready=True)
         return _Session(session, vectors, seen)
 
     @property

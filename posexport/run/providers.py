@@ -52,6 +52,7 @@ def make_session(
     weights: Path | None = None,
     initializers: Mapping[str, "OrtValue"] | None = None,
     provider_options: Mapping[str, Any] | None = None,
+    as_ready: bool = False,
 ) -> "InferenceSession":
     """An InferenceSession for ``model`` on ``provider``, float32 computed as float32.
 
@@ -61,7 +62,8 @@ def make_session(
     thread while it runs (`posexport.run.wrapped_session`). ``prepacking``: kernels copy constant weights into the order
     in which they read them, which takes as long as several calls. ``weights``: the folder of external data for a model
     in bytes; a path has them in its folder. ``initializers``: by name, in place of the model's; they must outlive the
-    session. ``provider_options``: as `posexport.load` takes them.
+    session. ``provider_options``: as `posexport.load` takes them. ``as_ready``: nodes run once their inputs are there.
+    By default all that the first output needs runs first, and what only other outputs read is kept until then.
 
     Raises PosexportError for an unknown provider, option or level, for a provider that does not load (naming the
     library), for a model that is no ONNX file or is newer than the installed ONNX Runtime.
@@ -76,7 +78,7 @@ def make_session(
     ort_options = {**record.session_options(provider_options), **record.pool(threads)}
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
-    options = _session_options(threads, level, profile, spinning, prepacking, initializers or {})
+    options = _session_options(threads, level, profile, spinning, prepacking, initializers or {}, as_ready)
     for name, value in numeric_options(model, provider=provider, denormals=denormals).items():
         options.add_session_config_entry(name, value)
     if not record.takes_defaults:
@@ -113,10 +115,12 @@ def bundle_session(
     prepacking: bool = True,
     weights: Path | None = None,
     provider_options: Mapping[str, Any] | None = None,
+    as_ready: bool = False,
 ) -> "InferenceSession":
-    """`make_session` with the options of bundles, shared by inference and proof; these two differ:
+    """`make_session` with the options of bundles, shared by inference and proof; these differ:
 
-    A proof has no ``spinning``, and no ``prepacking`` for a few calls of a large model.
+    A proof has no ``spinning``, and no ``prepacking`` for a few calls of a large model. A copy that has outputs of all
+    nodes runs them ``as_ready``.
     """
     return make_session(
         model,
@@ -129,6 +133,7 @@ def bundle_session(
         prepacking=prepacking,
         weights=weights,
         provider_options=provider_options,
+        as_ready=as_ready,
     )
 
 
@@ -204,6 +209,7 @@ def _session_options(
     spinning: bool,
     prepacking: bool,
     initializers: Mapping[str, "OrtValue"],
+    as_ready: bool,
 ) -> "SessionOptions":
     import onnxruntime
 
@@ -223,6 +229,8 @@ def _session_options(
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not prepacking:
         options.add_session_config_entry("session.disable_prepacking", "1")
+    if as_ready:
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     for initializer, value in initializers.items():
         options.add_initializer(initializer, value)
     if profile is not None:

@@ -20,7 +20,7 @@ SIZES = ("layers=1", "hidden=20", "feedforward=37", "vocab=61")
 def test_the_guard_holds_at_every_level(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """WebGPU's Gather gives zeros beyond a table."""
     monkeypatch.setattr(run, "BUNDLES", tmp_path)
-    row = run.verified(Model(name, name, name, settings=(*SIZES, "max_positions=20")), "webgpu")
+    row = run.verified(Model(name, name, name, settings=(*SIZES, "max_positions=20")), "webgpu", None, ())
     assert row["right"], row["why"]
     assert row["strays"] == []
     assert row["refused"] == 1
@@ -31,7 +31,7 @@ def test_the_guard_holds_at_every_level(name: str, monkeypatch: pytest.MonkeyPat
 def test_what_is_wrong_there_is_located(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """SwiftShader's cosine has an error of 2^-13: a driver that is better passes."""
     monkeypatch.setattr(run, "BUNDLES", tmp_path)
-    row = run.verified(Model("rope", "encoder-rope", "encoder", settings=SIZES), "webgpu")
+    row = run.verified(Model("rope", "encoder-rope", "encoder", settings=SIZES), "webgpu", None, ())
     assert row["right"] or "(Cos), in encoder.groups.0.attention" in row["why"]
 
 
