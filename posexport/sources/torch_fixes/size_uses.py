@@ -260,10 +260,10 @@ def _place(sizes: Any, symbols: Collection[Any]) -> tuple[str, int] | None:
 def _choices(sizes: ShapeEnv, condition: Any, way: bool, *, is_of_call: bool) -> Iterator[Choice]:
     """Yields a comparison of sizes as one of the size of each axis, where the others are as in the trace."""
     places = {symbol: _place(sizes, [symbol]) for symbol in sorted(condition.free_symbols, key=str)}
-    for symbol, place in places.items():
+    for symbol, place in places.items() if all(places.values()) else ():  # values of tensors have no place
         others = {other: _traced(sizes, other) for other in places if other != symbol}
         alone = condition.subs(others)
-        if place is not None and all(places.values()) and alone.free_symbols == {symbol}:
+        if place is not None and alone.free_symbols == {symbol}:
             known = tuple((*where, others[other]) for other, where in places.items() if other in others and where)
             yield Choice(*place, symbol, alone, way, is_of_call, _traced(sizes, symbol), known)
 
