@@ -28,14 +28,10 @@ from posexport.base.targets.dtypes import MODEL_DTYPE
 from posexport.sources import memory_mapped
 
 _READ, _PAGES = "_posexport_read", "_posexport_in_file"
-#: the empty storage of a lazy parameter that has its values for a while
-_RESERVED = "_posexport_reserved"
 #: types that float32 has all numbers of
 _NARROW = (torch.bfloat16, torch.float16)
 #: of the available memory: what the values of a few calls may take, which are then in no file
 _SHARE = 0.25
-#: parameters whose values stay until the end of a `read_once`; None: outside of one
-_staying: list[nn.Parameter] | None = None
 
 
 def lazy(
@@ -78,16 +74,12 @@ def in_file(parameter: nn.Parameter) -> nn.Parameter | None:
 
 def values(parameter: Tensor) -> Tensor:
     """The values of any parameter: its data, or a new tensor if it is lazy."""
-    return _read(parameter) if _is_empty(parameter) else parameter.detach()
+    return _read(parameter) if hasattr(parameter, _READ) else parameter.detach()
 
 
 def first_values(parameter: Tensor, rows: int) -> Tensor:
     """The first ``rows`` of `values`."""
-    return _read(parameter, rows) if _is_empty(parameter) else parameter.detach()[:rows]
-
-
-def _is_empty(parameter: Tensor) -> bool:
-    return hasattr(parameter, _READ) and not hasattr(parameter, _RESERVED)
+    return _read(parameter, rows) if hasattr(parameter, _READ) else parameter.detach()[:rows]
 
 
 def _read(parameter: Tensor, rows: int | None = None) -> Tensor:
@@ -119,41 +111,19 @@ def with_values(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     Raises:
         PosexportError: neither has room.
     """
-    unread = [parameter for parameter in dict.fromkeys(parameters) if _is_empty(parameter)]
+    unread = [parameter for parameter in dict.fromkeys(parameters) if is_lazy(parameter)]
+    reserved = [parameter.data for parameter in unread]
     size = sum(memory_mapped.DTYPE.itemsize * each.numel() for each in unread)
     try:
         with memory_mapped.Scratch(size if size > _SHARE * available() else None) as scratch:
             for parameter in unread:
-                kept, reserved = scratch.keep(_read(parameter)), parameter.data
-                memory_mapped.put(parameter, kept)
-                setattr(parameter, _RESERVED, reserved)
+                memory_mapped.put(parameter, scratch.keep(values(parameter)))
         yield
     finally:
-        if _staying is None:
-            _empty(unread)
-        else:
-            _staying.extend(unread)
-
-
-@contextmanager
-def read_once() -> Iterator[None]:
-    """Inside the block `with_values` reads each parameter once: its values stay until the end of the block."""
-    global _staying
-    _staying, outside = [], _staying
-    try:
-        yield
-    finally:
-        inside, _staying = _staying, outside
-        _empty(inside)
-
-
-def _empty(parameters: Iterable[nn.Parameter]) -> None:
-    """Take the values of `with_values` from lazy parameters, but from those that were materialized."""
-    for parameter in parameters:
-        reserved = vars(parameter).pop(_RESERVED, None)
-        if is_lazy(parameter) and reserved is not None:
-            memory_mapped.put(parameter, nn.Parameter(reserved, requires_grad=False))
-    trim()
+        for parameter, storage in zip(unread, reserved, strict=True):
+            if is_lazy(parameter):  # nobody materialized it in the block
+                memory_mapped.put(parameter, nn.Parameter(storage, requires_grad=False))
+        trim()
 
 
 def narrow(parameters: Iterable[nn.Parameter]) -> None:

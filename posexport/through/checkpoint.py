@@ -60,8 +60,7 @@ def make(checkpoint: Checkpoint) -> Model:
         elif checkpoint.task == scoring.TEXT_RANKING:
             result = _reranker(checkpoint, model)
         else:
-            with lazy_parameters.read_once():
-                result = maker(checkpoint, model, task)
+            result = maker(checkpoint, model, task)
         result = _with_adapters(checkpoint, result)
     result = msgspec.structs.replace(
         result,

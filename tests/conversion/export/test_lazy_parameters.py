@@ -3,7 +3,6 @@
 Their storage, which nothing may read, is filled with NaN here.
 """
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -40,29 +39,6 @@ def lazy_of_nan(shape: Sequence[int], make: Callable[[], Tensor], pages: nn.Para
     assert parameter is not None
     parameter.data.fill_(torch.nan)
     return parameter
-
-
-@pytest.mark.parametrize("once", [False, True])
-def test_values_are_read_in_each_block_or_once(*, once: bool) -> None:
-    reads = []
-
-    def read() -> Tensor:
-        reads.append(1)
-        return torch.full((2, 3), float(len(reads)))
-
-    parameter = lazy_of_nan((2, 3), read)
-    with lazy_parameters.read_once() if once else contextlib.nullcontext():
-        for block in (1, 2):
-            with lazy_parameters.with_values([parameter]):
-                assert bool((parameter == (1 if once else block)).all())
-        assert bool(parameter.isnan().all()) != once
-        assert float(lazy_parameters.first_values(parameter, 1)[0, 0]) == (1 if once else 3)
-    assert lazy_parameters.is_lazy(parameter)
-    assert bool(parameter.isnan().all())
-    with lazy_parameters.read_once(), lazy_parameters.with_values([parameter]):
-        lazy_parameters.materialize([parameter])
-    assert not lazy_parameters.is_lazy(parameter)
-    assert not bool(parameter.isnan().any())
 
 
 @pytest.mark.parametrize("name", ["decoder-rope", "encoder-deberta", "encoder-decoder-t5"])
