@@ -44,6 +44,7 @@ from posexport.modules.drawn_calls import DrawnCalls
 from posexport.modules.dry_run import dry_run
 from posexport.modules.eval_mode import in_eval_mode
 from posexport.modules.keyed_tables import with_lengths_of_tables
+from posexport.modules.narrow_integers import with_example_types
 from posexport.modules.padding_values import with_padding_values
 from posexport.modules.returned import names_beside
 from posexport.modules.user_module import PAST_IS_OURS, by_name
@@ -100,7 +101,7 @@ def source_of_module(
         remarks.append(f"the module was in training mode ({unsure}); it is converted in eval mode")
     module = in_eval_mode(argument, module)
     # the inputs, from the example or without one
-    tensors = {} if inputs is None else _tensors(argument, module, inputs)
+    tensors = {} if inputs is None else with_example_types(module, _tensors(argument, module, inputs))
     if tensors:
         discovered, specs, on_inputs = _of_example(argument, module, tensors, axes, shown.fixed)
     else:

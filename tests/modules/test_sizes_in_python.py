@@ -57,6 +57,16 @@ class Doubled(nn.Module):
         return F.pad(x.mT, (0, 2 * x.shape[1] - length)).mT[:, :length].cumsum(1)
 
 
+class Histogram(nn.Module):
+    """How many elements of each row are in each of eight bins: as many ones as there are elements of all rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        bins = (x.sigmoid() * 8).long() + 8 * torch.arange(x.shape[0])[:, None]
+        flat = bins.view(-1)
+        counts = torch.zeros(8 * x.shape[0]).scatter_add_(0, flat, torch.ones(len(flat)))
+        return counts.view(-1, 8) / x.shape[1]
+
+
 class Codec(nn.Module):
     """EnCodec's causal convolutions: a frame more where the stride does not divide the samples."""
 
@@ -345,3 +355,7 @@ def test_a_table_that_cannot_be_traced_is_a_limit() -> None:
     model, x = Kept().eval(), torch.randn(2, 40, 8)
     model(x)
     assert module_source(model, {"x": x[:, :9]}, shown=Shown(keeps_tables=True)).limits.max_length == 40
+
+
+def test_the_length_of_several_axes_in_one(tmp_path: Path) -> None:
+    proven(Histogram(), tmp_path / "b", example_inputs=(torch.randn(2, 13),))

@@ -21,7 +21,7 @@ from posexport.graph.edits import free_names
 from posexport.models.forward_decoder import ForwardDecoder
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.sources.torch_fixes import baddbmm, log_sums, missing_operators, shared_buffers, unit_scale
+from posexport.sources.torch_fixes import baddbmm, log_gamma, log_sums, missing_operators, shared_buffers, unit_scale
 from posexport.sources.torch_fixes.as_exported import as_exported
 from posexport.sources.torch_fixes.assertions import with_assertions_held
 from posexport.sources.torch_fixes.contraction_orders import with_contraction_orders
@@ -220,7 +220,10 @@ _OF_SIZES: dict[Callable[..., Any], Callable[..., Any]] = {torch.sym_sqrt: _squa
 def translations(opset: int) -> dict[Callable[..., Any], Callable[..., Any]]:
     """The exporter's custom translations at ``opset``, by PyTorch's operator."""
     norms = {unit_scale.OPERATOR: unit_scale.rms_norm} if opset >= unit_scale.OPSET else {}
-    others: dict[Callable[..., Any], Callable[..., Any]] = {baddbmm.OPERATOR: baddbmm.baddbmm}
+    others: dict[Callable[..., Any], Callable[..., Any]] = {
+        baddbmm.OPERATOR: baddbmm.baddbmm,
+        log_gamma.OPERATOR: log_gamma.lgamma,
+    }
     others |= log_sums.TRANSLATIONS | missing_operators.TRANSLATIONS
     return _OF_SIZES | dict.fromkeys(OPERATORS, index_put) | norms | others
 

@@ -186,6 +186,7 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
     with (
         _recording_equalities(uses, outside),
         _recording_slices(uses, outside),
+        _recording_lengths(uses),
         patched(torch.SymBool, "__bool__", record_branch),
         patched(torch.SymInt, "__int__", record_int),
         patched(torch.SymFloat, "__int__", record_int),
@@ -211,6 +212,22 @@ def _recording_equalities(uses: SizeUses, outside: FrameType) -> Iterator[None]:
         guard(self, condition)
 
     with patched(ShapeEnv, "_maybe_guard_rel", record):
+        yield
+
+
+@contextmanager
+def _recording_lengths(uses: SizeUses) -> Iterator[None]:
+    """``len(x)`` of several axes in one makes a number and fixes none of them."""
+    to_index: Callable[[torch.SymInt], int] = torch.SymInt.__index__
+
+    def record(self: torch.SymInt) -> int:
+        caller = sys._getframe(1)  # noqa: SLF001
+        line = cite(caller.f_code.co_filename, caller.f_lineno) if is_user_file(caller.f_code.co_filename) else ""
+        if "len(" in line:  # other indices are of lists, and of no graph
+            uses.int_lines.append(line)
+        return to_index(self)
+
+    with patched(torch.SymInt, "__index__", record):
         yield
 
 
