@@ -300,17 +300,9 @@ def _discovered(
         name: [names[axis] if isinstance(axis, str) else axis for axis in shape] for name, shape in shapes.items()
     }
     complete = len(declared) == len(tensors) and set(names.values()) <= set(STANDARD)
-    known = complete and _takes_one(argument, module, tensors, declared)
+    known = complete and ExampleCalls.of(argument, module, tensors, most=1).take_one(declared)
     discovered = Discovered(shapes=declared) if known else discover(argument, module, tensors, declared, fixed)
     return discovered, ["; ".join(renamed)] if renamed else []
-
-
-def _takes_one(
-    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]]
-) -> bool:
-    """Whether the module takes one row of one token; where it does not, trial calls show how many it needs."""
-    shapes = {name: tuple(1 if isinstance(axis, str) else axis for axis in axes) for name, axes in declared.items()}
-    return ExampleCalls.of(argument, module, tensors, most=1)(shapes) is not None
 
 
 def _accepted(module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from posexport.base.spec import Axis
 from posexport.base.system.user_code import raised
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call
@@ -112,6 +113,11 @@ class ExampleCalls:
             self.failures[-1] = "an output is NaN or infinite"
             return None
         return outputs
+
+    def take_one(self, declared: Mapping[str, Sequence[Axis]]) -> bool:
+        """Whether one row of one token is taken: every axis that ``declared`` names has size 1."""
+        shapes = {name: tuple(1 if isinstance(axis, str) else axis for axis in axes) for name, axes in declared.items()}
+        return self(shapes) is not None
 
     def take_one_order(self, name: str, axis: int) -> bool:
         """Whether columns of ids have a table each, as features of atoms: the module refuses them in another order."""
