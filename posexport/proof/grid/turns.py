@@ -19,8 +19,8 @@ def points_of_turns(
     limits: Limits, turns: Sequence[Mapping[str, int]], points: Sequence[GridPoint]
 ) -> Iterator[GridPoint]:
     """Yields the smallest of ``points`` without padding at each of ``turns``, sizes by axis, that the model accepts."""
-    plain = [p for p in points if p.padding == "none" and not (p.must_be_rejected or p.calls or p.cached or p.image)]
-    smallest = min(plain, key=lambda point: (point.batch, point.length < _TOKENS, point.length), default=None)
+    unpadded = [p for p in points if p.padding == "none" and not (p.must_be_rejected or p.calls or p.cached or p.image)]
+    smallest = min(unpadded, key=lambda point: (point.batch, point.length < _TOKENS, point.length), default=None)
     for sizes in turns:
         point = smallest
         for axis, size in sizes.items():
@@ -30,7 +30,7 @@ def points_of_turns(
 
 
 def _at(limits: Limits, point: GridPoint, axis: str, size: int) -> GridPoint | None:
-    """``point`` with a size of an axis; None where it has no such axis."""
+    """``point`` with a size of an axis; None where it lacks the axis."""
     sizes = dict(point.sizes)
     if axis == BATCH:
         return msgspec.structs.replace(point, batch=size)

@@ -115,11 +115,12 @@ class Choice:
     def turns(self) -> list[int]:
         """The sizes nearest to the traced one, below and above, that are decided otherwise, as far as numbers show."""
         numbers = {abs(int(number)) for number in self.condition.atoms() if number.is_Integer} - {0}
-        tried = {0, *numbers, *(one // other for one in numbers for other in numbers)}
+        ends = {0, *numbers, *(one // other for one in numbers for other in numbers)}
+        divisors, steps = (1, *_divisors(self.condition)), (-1, 0, 1)
         tried = {
-            (one + step) * number for one in tried for step in (-1, 0, 1) for number in (1, *_divisors(self.condition))
+            (end + step) * divisor + more for end in ends for step in steps for divisor in divisors for more in steps
         }
-        sizes = sorted({*range(1, _NEAR), *(one + step for one in tried for step in (-1, 0, 1) if one + step > 0)})
+        sizes = sorted({*range(1, _NEAR), *(size for size in tried if size > 0)})
         below = (size for size in reversed(sizes) if size < self.traced and self._is_other(size))
         above = (size for size in sizes if size > self.traced and self._is_other(size))
         return [size for size in (next(below, None), next(above, None)) if size is not None]
