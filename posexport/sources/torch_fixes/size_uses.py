@@ -120,7 +120,7 @@ class Choice:
         tried = {
             (end + step) * divisor + more for end in ends for step in steps for divisor in divisors for more in steps
         }
-        sizes = sorted({*range(1, _NEAR), *(size for size in tried if size > 0)})
+        sizes = sorted({*range(1, _NEAR), *(size + step for size in near for step in steps if size + step > 0)})
         below = (size for size in reversed(sizes) if size < self.traced and self._is_other(size))
         above = (size for size in sizes if size > self.traced and self._is_other(size))
         return [size for size in (next(below, None), next(above, None)) if size is not None]
