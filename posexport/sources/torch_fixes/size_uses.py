@@ -117,9 +117,7 @@ class Choice:
         numbers = {abs(int(number)) for number in self.condition.atoms() if number.is_Integer} - {0}
         ends = {0, *numbers, *(one // other for one in numbers for other in numbers)}
         divisors, steps = (1, *_divisors(self.condition)), (-1, 0, 1)
-        tried = {
-            (end + step) * divisor + more for end in ends for step in steps for divisor in divisors for more in steps
-        }
+        near = {(end + step) * divisor for end in ends for step in steps for divisor in divisors}
         sizes = sorted({*range(1, _NEAR), *(size + step for size in near for step in steps if size + step > 0)})
         below = (size for size in reversed(sizes) if size < self.traced and self._is_other(size))
         above = (size for size in sizes if size > self.traced and self._is_other(size))
