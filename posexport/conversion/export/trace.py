@@ -127,7 +127,7 @@ def _traced(
         _check_dynamic(_input_shapes(program), source, uses)
         check()
         shared_buffers.separate(program)
-        if source.by_trial:
+        if source.kind == "python":  # layers that are repeated, as of transformers, have their weights as parameters
             computed_weights.store(program)
 
     sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
