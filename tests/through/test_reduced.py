@@ -10,6 +10,7 @@ from onnx import numpy_helper
 
 import posexport
 from posexport.conversion.export.build import build
+from posexport.conversion.export.by_layers import trace as by_layers
 from posexport.errors import PosexportError
 from posexport.nn.layer_states import States
 from posexport.proof.full_model.check import Layers, check
@@ -20,6 +21,7 @@ from posexport.sources import memory_mapped
 from posexport.sources.lazy_parameters import is_lazy
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
+from tests.conversion.export.test_by_layers import OPSET
 from tests.small import recipe
 
 transformers = pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
@@ -163,3 +165,17 @@ def _holding(model: onnx.ModelProto, weight: np.ndarray, precision: str) -> onnx
 
 def _is_scale(tensor: onnx.TensorProto, array: np.ndarray, rows: int) -> bool:
     return tensor.name.endswith("_scale") and array.size % rows == 0
+
+
+def test_weights_that_layers_compute_do_not_keep_them_from_being_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_layers, "LARGE", 0)
+    sizes = {"hidden_size": 40, "intermediate_size": 56, "num_attention_heads": 5, "num_key_value_heads": 1}
+    config = transformers.GemmaConfig(**sizes, head_dim=8, num_hidden_layers=6, vocab_size=61)
+    torch.manual_seed(0)
+    transformers.GemmaForCausalLM(config).save_pretrained(tmp_path / "gemma")
+    source = load_source(str(tmp_path / "gemma"), LoadOptions(definition="transformers"))
+    (few,) = by_layers.few_layers(source).values()
+    assert few.kept < few.layers
+    by_layers.repeated(few, OPSET)  # 1 + weight is of no parameter
