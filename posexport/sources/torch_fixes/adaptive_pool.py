@@ -47,6 +47,10 @@ def pooled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     return x
 
 
+def _bound(input: Any, output_size: Any) -> tuple[Tensor, Any]:  # noqa: A002 (PyTorch's name of the argument)
+    return input, output_size
+
+
 def _mean(x: Tensor, axis: int) -> Tensor:
     return x.mean(axis, keepdim=True)
 
@@ -57,22 +61,22 @@ def _maximum(x: Tensor, axis: int) -> Tensor:
 
 def _means(x: Tensor, size: int) -> Tensor:
     """Along the last axis; each is a product with the share that an input has in it."""
-    read_SN = _read(x.shape[-1], size, x)
-    return x @ (read_SN.to(x.dtype) / read_SN.sum(-1, keepdim=True).to(x.dtype)).mT
+    first_S1, end_S1 = _ends(x.shape[-1], size, x)
+    return x @ (_read(x, first_S1, end_S1).to(x.dtype) / (end_S1 - first_S1).to(x.dtype)).mT
 
 
 def _maxima(x: Tensor, size: int) -> Tensor:
-    return x[..., None, :].masked_fill(~_read(x.shape[-1], size, x), -torch.inf).amax(-1)
+    return x[..., None, :].masked_fill(~_read(x, *_ends(x.shape[-1], size, x)), -torch.inf).amax(-1)
 
 
-def _bound(input: Any, output_size: Any) -> tuple[Tensor, Any]:  # noqa: A002 (PyTorch's name of the argument)
-    return input, output_size
-
-
-def _read(count: Any, size: int, x: Tensor) -> Tensor:
-    """[S, N]: which inputs each output is made of."""
+def _ends(count: Any, size: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    """[S, 1]: the first input of each output, and the one behind its last."""
     output_S1 = torch.arange(size, device=x.device)[:, None]
     first_S1 = torch.div(output_S1 * count, size, rounding_mode="floor")
-    end_S1 = torch.div((output_S1 + 1) * count + (size - 1), size, rounding_mode="floor")
-    input_N = torch.arange(count, device=x.device)
+    return first_S1, torch.div((output_S1 + 1) * count + (size - 1), size, rounding_mode="floor")
+
+
+def _read(x: Tensor, first_S1: Tensor, end_S1: Tensor) -> Tensor:
+    """[S, N]: which inputs each output is made of."""
+    input_N = torch.arange(x.shape[-1], device=x.device)
     return (input_N >= first_S1) & (input_N < end_S1)
