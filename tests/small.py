@@ -28,6 +28,17 @@ from posexport.sources.source import Source
 SIZES = ("layers=1", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "max_positions=23")
 
 
+class OfFeatures(nn.Module):
+    """A function of the input ``features``."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.function(features)
+
+
 def source(encoding: str, *settings: str, task: str | None = None) -> Source:
     """A fresh built-in encoder of one layer."""
     given = dict(pair.split("=", 1) for pair in (*SIZES, *settings))

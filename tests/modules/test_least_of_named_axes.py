@@ -6,24 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from tests.small import proven
+from tests.small import OfFeatures, proven
 
 D = 5
 X = torch.randn(2, 9, D, generator=torch.Generator().manual_seed(0))
 AXES = {"features": ["batch_size", "sequence_length", D]}
-
-
-class Of(nn.Module):
-    """A function of the features."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.function(features)
 
 
 @pytest.mark.parametrize(
@@ -37,16 +26,16 @@ class Of(nn.Module):
     ],
 )
 def test_least(function: Callable[[Tensor], Tensor], least: int, tmp_path: Path) -> None:
-    done = proven(Of(function), tmp_path / "b", example_inputs={"features": X}, axes=AXES)
+    done = proven(OfFeatures(function), tmp_path / "b", example_inputs={"features": X}, axes=AXES)
     assert done.manifest.limits.min_length == least
 
 
 @pytest.mark.parametrize("function", [lambda x: x.amax(1), lambda x: x.relu().amax(1), lambda x: x.amin(1)])
 def test_a_maximum_reads_all_tokens(function: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
-    done = proven(Of(function), tmp_path / "b", example_inputs={"features": X})
+    done = proven(OfFeatures(function), tmp_path / "b", example_inputs={"features": X})
     assert done.manifest.inputs[0].axes == ["batch_size", "sequence_length", D]
 
 
 def test_what_is_beyond_the_first_elements_is_left_out(tmp_path: Path) -> None:
-    done = proven(Of(lambda x: x[:, :, :4].cumsum(1)), tmp_path / "b", example_inputs={"features": X[:, :, :4]})
+    done = proven(OfFeatures(lambda x: x[:, :, :4].cumsum(1)), tmp_path / "b", example_inputs={"features": X[:, :, :4]})
     assert done.manifest.inputs[0].axes == ["batch_size", "sequence_length", 4]

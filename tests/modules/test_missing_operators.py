@@ -7,24 +7,13 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tests.small import proven
+from tests.small import OfFeatures, proven
 from tests.tolerances import agree
 
 X = torch.randn(2, 9, 5, generator=torch.Generator().manual_seed(0))
 EDGES = torch.tensor([3e38, -3e38, 2.0, 2.0, -0.0, 0.0, -1.0, torch.inf, -torch.inf, torch.nan, torch.nan])
-
-
-class Of(nn.Module):
-    """A function of the features."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.function(features)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +31,7 @@ class Of(nn.Module):
     ],
 )
 def test_missing(function: Callable[[Tensor], Tensor], takes_all: bool, tmp_path: Path) -> None:
-    proven(Of(function), tmp_path / "b", example_inputs={"features": X})
+    proven(OfFeatures(function), tmp_path / "b", example_inputs={"features": X})
     session = onnxruntime.InferenceSession(tmp_path / "b/model.onnx", providers=["CPUExecutionProvider"])
     edges = (EDGES if takes_all else EDGES[2:7])[None, :, None].expand(3, -1, 5)
     for x in (torch.randn(3, 40, 5), edges):
@@ -52,7 +41,7 @@ def test_missing(function: Callable[[Tensor], Tensor], takes_all: bool, tmp_path
 
 
 def test_hypotenuses_of_large_numbers(tmp_path: Path) -> None:
-    proven(Of(lambda x: torch.hypot(x, x.flip(1))), tmp_path / "b", example_inputs={"features": X})
+    proven(OfFeatures(lambda x: torch.hypot(x, x.flip(1))), tmp_path / "b", example_inputs={"features": X})
     session = onnxruntime.InferenceSession(tmp_path / "b/model.onnx", providers=["CPUExecutionProvider"])
     x = torch.tensor([1e30, 1e-30, 0.0, 1e-30, 1e30])[None, :, None].expand(1, -1, 5)
     (got,) = session.run(None, {"features": x.contiguous().numpy()})

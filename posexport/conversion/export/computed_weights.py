@@ -18,7 +18,7 @@ from posexport.graph.queries import COMPUTED
 
 #: a result may have as many elements more than the weights that it is computed from
 _SMALL = 1024
-#: what computes nothing: passes of the graph look for weights behind these
+#: what computes nothing: passes of the graph look for the weights that these read
 _LAYOUT = (
     *("_to_copy", "alias", "clone", "contiguous", "copy", "detach", "float", "lift_fresh_copy", "to", "type_as"),
     *("_unsafe_view", "as_strided", "flatten", "reshape", "squeeze", "unflatten", "unsqueeze", "view", "view_as"),
@@ -37,7 +37,7 @@ def store(program: ExportedProgram) -> None:
             continue
         closure = _closure(node, constant)
         leaves = [leaf for leaf in closure if leaf in weights]
-        if not any(_computes(part) for part in closure) or not any(map(_is_float, leaves)):
+        if not any(map(_computes, closure)) or not any(map(_is_float, leaves)):
             continue
         value = node.meta["val"]
         if value.numel() <= sum(leaf.meta["val"].numel() for leaf in leaves) + _SMALL:
@@ -63,20 +63,20 @@ def _weights(program: ExportedProgram) -> dict[fx.Node, tuple[str, Tensor]]:
 
 
 def _constant(graph: fx.Graph, weights: Any) -> set[fx.Node]:
-    """What depends on ``weights`` and numbers alone; nothing in a program that writes to such a tensor."""
-    found = set[fx.Node](weights)
+    """What depends on ``weights`` and numbers alone; nothing in a program that writes to one of them."""
+    constant = set[fx.Node](weights)
     for node in graph.nodes:
-        if node.op != "call_function" or not all(source in found for source in node.all_input_nodes):
+        if node.op != "call_function" or not all(source in constant for source in node.all_input_nodes):
             continue
         if isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 (it has no public name)
-            if any(argument in found for argument in _written(node)):
+            if any(argument in constant for argument in _written(node)):
                 return set()
             is_drawn = torch.Tag.nondeterministic_seeded in node.target.tags
             if not is_drawn and not _is_check(node) and node.all_input_nodes and not _written(node):
-                found.add(node)
+                constant.add(node)
         elif getattr(node.target, "__name__", "") == "getitem":
-            found.add(node)
-    return found
+            constant.add(node)
+    return constant
 
 
 def _written(node: fx.Node) -> list[Any]:
@@ -95,19 +95,19 @@ def _is_float(node: fx.Node) -> bool:
 
 
 def _computes(node: fx.Node) -> bool:
-    """Whether the values of a node are others than those of its inputs."""
+    """Whether a node changes values, and not their layout alone."""
     operator = node.target
     return isinstance(operator, torch._ops.OpOverload) and operator._schema.name.split("::")[1] not in _LAYOUT  # noqa: SLF001
 
 
 def _closure(node: fx.Node, constant: set[fx.Node]) -> list[fx.Node]:
     """All that a node depends on, itself last."""
-    found, left = {node}, [node]
+    nodes, left = {node}, [node]
     while left:
-        new = set(left.pop().all_input_nodes) & constant - found
-        found |= new
+        new = set(left.pop().all_input_nodes) & constant - nodes
+        nodes |= new
         left += new
-    return [part for part in node.graph.nodes if part in found]
+    return [other for other in node.graph.nodes if other in nodes]
 
 
 def _computed(closure: list[fx.Node], weights: dict[fx.Node, tuple[str, Tensor]]) -> Tensor:
