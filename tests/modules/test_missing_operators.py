@@ -37,7 +37,10 @@ def test_missing(function: Callable[[Tensor], Tensor], takes_all: bool, tmp_path
     for x in (torch.randn(3, 40, 5), edges):
         want = function(x.double() if x.isfinite().all() else x).numpy()
         (got,) = session.run(None, {"features": x.contiguous().numpy()})
-        agree(np.nan_to_num(got), np.nan_to_num(want.astype(got.dtype)), "model in float32", dtype="float32")
+        if takes_all:  # the scale of an infinity would hide all others
+            np.testing.assert_array_equal(got, want.astype(got.dtype))
+        else:
+            agree(got, want, "model in float32", dtype="float32")
 
 
 def test_hypotenuses_of_large_numbers(tmp_path: Path) -> None:
